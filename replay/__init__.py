@@ -1,0 +1,1 @@
+"""Record sessions at the seam; verify them, serve them again, read them."""

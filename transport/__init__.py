@@ -1,0 +1,1 @@
+"""Everything that awaits: sockets, nurseries, timeouts, the store, backends. No protocol decisions."""
