@@ -80,7 +80,9 @@ def _parts(content: Any) -> Any:
     if not isinstance(content, list):
         return content
     return [
-        {**part, "type": "text"} if isinstance(part, dict) and part.get("type") in ("input_text", "output_text") else part
+        {**part, "type": "text"}
+        if isinstance(part, dict) and part.get("type") in ("input_text", "output_text")
+        else part
         for part in content
     ]
 

@@ -41,7 +41,7 @@ class Context:
     tools: tuple[Tool, ...] = ()
     n_tokens: int = 0
     n_items: int = 0
-    fold: Fold = Fold()
+    fold: Fold = Fold()  # noqa: RUF009 - immutable
 
     def __repr__(self) -> str:
         return f"<Context {self.n_items} items, key {self.fold.key[:8] or 'empty'}>"

@@ -267,17 +267,7 @@ class Tick:
 
 
 Event = (
-    Opened
-    | ClientText
-    | ClientGone
-    | Started
-    | Sampled
-    | SampleFailed
-    | Loaded
-    | Saved
-    | StoreFailed
-    | Drain
-    | Tick
+    Opened | ClientText | ClientGone | Started | Sampled | SampleFailed | Loaded | Saved | StoreFailed | Drain | Tick
 )
 
 

@@ -114,6 +114,5 @@ def _first_error(exc: BaseException, path: str) -> ProtocolError:
     if isinstance(exc, ProtocolError):
         return type(exc)(exc.message, param=".".join(filter(None, (param, exc.param))))
     if isinstance(exc, KeyError):
-        param = ".".join(filter(None, (param, str(exc.args[0]))))
         return MissingField(f"Missing required parameter: '{param}'.", param=param)
     return InvalidField(f"Invalid value for '{param}': {exc}.", param=param)

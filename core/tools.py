@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 from .errors import UnsupportedField
 from .structuring import Mismatch, converter, expect, kind_of, one_of
@@ -35,7 +35,7 @@ class FunctionTool:
     description: str | None = None
     strict: bool | None = None
     type: str = "function"
-    raw: dict[str, Any] = {}  # noqa: RUF012 - frozen, and never written
+    raw: dict[str, Any] = field(factory=dict)
 
 
 @frozen
@@ -44,16 +44,16 @@ class CustomTool:
     description: str | None = None
     format: dict[str, Any] | None = None
     type: str = "custom"
-    raw: dict[str, Any] = {}  # noqa: RUF012
+    raw: dict[str, Any] = field(factory=dict)
 
 
 @frozen
 class NamespaceTool:
     name: str
-    tools: tuple["ToolDefinition", ...]
+    tools: tuple[FunctionTool | CustomTool, ...]
     description: str | None = None
     type: str = "namespace"
-    raw: dict[str, Any] = {}  # noqa: RUF012
+    raw: dict[str, Any] = field(factory=dict)
 
 
 @frozen
@@ -61,7 +61,7 @@ class InertTool:
     """A hosted tool that is accepted and does nothing."""
 
     type: str
-    raw: dict[str, Any] = {}  # noqa: RUF012
+    raw: dict[str, Any] = field(factory=dict)
 
 
 ToolDefinition = FunctionTool | CustomTool | NamespaceTool | InertTool
@@ -117,7 +117,15 @@ def _definition(value: Any, _: Any) -> ToolDefinition:
     raise Mismatch(f"unknown tool type {kind[:64]!r}; this server knows function, custom, namespace and web_search")
 
 
+def _inner_definition(value: Any, _: Any) -> FunctionTool | CustomTool:
+    kind = one_of(expect(value, dict).get("type"), "function", "custom")
+    if kind == "function":
+        return converter.structure(value, FunctionTool)
+    return converter.structure(value, CustomTool)
+
+
 converter.register_structure_hook(ToolDefinition, _definition)
+converter.register_structure_hook(FunctionTool | CustomTool, _inner_definition)
 
 
 def callable_tools(definitions: Iterable[ToolDefinition], namespace: str | None = None) -> tuple[Tool, ...]:

@@ -61,7 +61,7 @@ class PromptCacheOptions:
 
 
 @frozen
-class Input:
+class Added:
     """What a request adds to the conversation."""
 
     items: tuple[Item, ...] = ()
@@ -75,7 +75,7 @@ class ResponseCreate:
     """
 
     model: str | None = None
-    input: Input = Input()
+    input: Added = Added()
     instructions: str | None = None
     previous_response_id: str | None = None
     conversation: Any = None
@@ -133,19 +133,19 @@ class ResponseCreate:
 class ResponseAppend:
     """``response.append`` of the prototype: more input for the response that is open."""
 
-    input: Input
+    input: Added
     response_id: str | None = None
     previous_response_id: str | None = None
 
 
-def _input(value: Any, _: Any) -> Input:
+def _added(value: Any, _: Any) -> Added:
     if value is None:
-        return Input()
+        return Added()
     if isinstance(value, str):
-        return Input((Item.of(_items.user_message(value)),))
+        return Added((Item.of(_items.user_message(value)),))
     if not isinstance(value, list):
         raise Mismatch(f"expected a string or an array of items, but got {kind_of(value)} instead")
-    return Input(converter.structure(value, tuple[Item, ...]))
+    return Added(converter.structure(value, tuple[Item, ...]))
 
 
 def _text_format(value: Any, _: Any) -> TextFormat:
@@ -160,7 +160,7 @@ def _text_format(value: Any, _: Any) -> TextFormat:
     return TextFormat(kind, **optional)
 
 
-converter.register_structure_hook(Input, _input)
+converter.register_structure_hook(Added, _added)
 converter.register_structure_hook(TextFormat, _text_format)
 
 
