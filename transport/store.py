@@ -1,14 +1,20 @@
 """Stored responses: what any store must do. SQLite is the default; memory is for those who want nothing on disk."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
+import orjson
 from attrs import frozen
 
 from turntape.core.seam import Record
 
 
 class StoreError(Exception):
-    """The store could not do it. Its text goes to the client: say what failed and what to do, no paths."""
+    """The store could not do it: says what failed and what to do.
+
+    The text goes to the client, so it holds no paths. Only opening a store, where whoever runs the server
+    is the reader, names the file.
+    """
 
 
 @frozen
@@ -28,7 +34,11 @@ class Store(Protocol):
     """Every read names the owner whose records may be read: another's id is not found."""
 
     async def save(self, record: Record) -> None:
-        """Return when ``record`` is durable: it survives ``kill -9``. Raises ``StoreError``."""
+        """Return when ``record`` is durable: it survives ``kill -9``.
+
+        Raises:
+            StoreError: its id is taken, its ``previous_id`` is not stored, or it cannot be written.
+        """
         ...
 
     async def load(self, response_id: str, owner: str) -> tuple[bytes, ...] | None:
@@ -36,13 +46,44 @@ class Store(Protocol):
         ...
 
     async def items(self, item_ids: tuple[str, ...], owner: str) -> tuple[bytes | None, ...]:
-        """The item of each id, None where there is none."""
+        """The newest stored item of each id, None where there is none."""
         ...
 
     async def get(self, response_id: str, owner: str) -> StoredResponse | None: ...
 
     async def delete(self, response_id: str, owner: str) -> bool:
-        """Return whether there was one. Stored descendants stay continuable."""
+        """Return whether there was one. Stored descendants stay continuable, and keep its items until they go."""
         ...
 
     async def aclose(self) -> None: ...
+
+
+def taken(response_id: str) -> StoreError:
+    return StoreError(f"Response '{response_id}' is stored already, and a stored response never changes.")
+
+
+def parent_gone(previous_id: str) -> StoreError:
+    return StoreError(
+        f"Previous response '{previous_id}' is no longer stored, so nothing can be stored as its continuation. "
+        "Send the whole conversation as input, or set 'store' to false."
+    )
+
+
+def item_id(encoded: bytes) -> str | None:
+    """The ``id`` of one encoded item, by which an ``item_reference`` can name it."""
+    value = orjson.loads(encoded)
+    found = value.get("id") if isinstance(value, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def stored_response(response: bytes, items: Sequence[bytes], n_output: int) -> StoredResponse:
+    """The response with its output filled in, and what came before it.
+
+    Args:
+        response: the Response object of a ``Record``, with an empty output.
+        items: every item of the chain that ends in it, oldest first; the last ``n_output`` are its output.
+    """
+    n_input = len(items) - n_output
+    shown = orjson.loads(response)  # parsed, since a tool's schema may hold '"output":[]' before the real one
+    shown["output"] = [orjson.Fragment(item) for item in items[n_input:]]
+    return StoredResponse(orjson.dumps(shown), tuple(items[:n_input]))
