@@ -1,0 +1,142 @@
+"""The commands: what they take, what they print, and what their exit code says."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from . import __version__, config
+from .options import (
+    EXISTING_FILE,
+    FILE,
+    Listen,
+    Model,
+    json_option,
+    listen_options,
+    model_options,
+    option,
+    take,
+)
+
+_EPILOG = """\b
+Each option is also a key of turntape.toml (port = 8765) and an environment
+variable (TURNTAPE_PORT). A flag wins over the environment, the environment
+over the file.
+
+\b
+Exit codes: 0 good; 1 the answer is no (a divergence, a miss, an unused take
+under --strict); 2 used wrongly; 3 the environment failed (a port in use, a
+store that cannot be opened, a program that is not there).
+"""
+
+FIXTURES = click.argument("fixtures", metavar="FIXTURE...", nargs=-1, required=True, type=EXISTING_FILE)
+
+
+@click.group(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="turntape", message="%(prog)s %(version)s")
+@click.option(
+    "--config",
+    "config_file",
+    type=FILE,
+    envvar="TURNTAPE_CONFIG",
+    help="Configuration file. Default: turntape.toml here, if there is one.",
+)
+@click.pass_context
+def main(context: click.Context, config_file: Path | None) -> None:
+    """A Responses API server for coding agents: one WebSocket, any backend, recorded and replayed."""
+    config.use(context, config_file)
+
+
+@main.command()
+@listen_options
+@model_options
+@option("--record", type=FILE, metavar="DIR", help="Write every session into a new file in DIR.")
+def serve(record: Path | None, **values: Any) -> None:
+    """Run the server.
+
+    Without options it answers from a built-in script, on this machine only, and prints how to point Codex and
+    an SDK at it. The line "listening on http://HOST:PORT/v1" goes to standard output once it accepts
+    connections. SIGINT or SIGTERM lets turns in flight end; a second one stops at once.
+    """
+    from . import commands  # here, so that `turntape verify` does not load a server
+
+    sys.exit(commands.serve(take(Listen, values), take(Model, values), folder=record))
+
+
+@main.command(context_settings={"allow_interspersed_args": False})
+@option("--out", type=FILE, required=True, help="The recording, a new file.")
+@listen_options
+@model_options
+@json_option
+@click.argument("agent", metavar="[-- AGENT...]", nargs=-1, type=click.UNPROCESSED)
+def record(out: Path, as_json: bool, agent: tuple[str, ...], **values: Any) -> None:
+    """Serve, and write every session to a file.
+
+    With a command after "--" that agent is started against the server, and its end is the end of the
+    recording. Codex is pointed here by -c overrides, its configuration untouched; everything else by
+    OPENAI_BASE_URL and OPENAI_API_KEY. The exit code is then the agent's own (128 plus the signal that killed
+    it), or 3 if the agent or the recording could not be started. What turntape says goes to standard error.
+
+    \b
+    turntape record --out fix.jsonl -- codex exec "add a test"
+    turntape record --out fix.jsonl -- python my_agent.py
+    """
+    from . import commands
+
+    listen, model = take(Listen, values), take(Model, values)
+    sys.exit(commands.record(listen, model, out=out, agent=agent, as_json=as_json))
+
+
+@main.command()
+@FIXTURES
+@listen_options
+@option("--strict/--no-strict", default=False, help="Exit with 1 if recorded takes were left unused.")
+@json_option
+def stub(fixtures: tuple[Path, ...], strict: bool, as_json: bool, **values: Any) -> None:
+    """Answer an agent from recordings, with no model behind.
+
+    Each request must match a recorded turn: the whole conversation, its model, tools and settings. A request
+    that does not is refused with the nearest turn and the difference, and the exit code is then 1.
+    """
+    from . import commands
+
+    sys.exit(commands.stub(take(Listen, values), fixtures=fixtures, strict=strict, as_json=as_json))
+
+
+@main.command()
+@FIXTURES
+@json_option
+def verify(fixtures: tuple[Path, ...], as_json: bool) -> None:
+    """Check that recordings replay byte for byte.
+
+    Every event is fed to a fresh core: the first different byte is an error with its line.
+    """
+    from . import recordings
+
+    sys.exit(recordings.verify(fixtures, as_json=as_json))
+
+
+@main.command()
+@click.argument("fixture", type=EXISTING_FILE)
+def show(fixture: Path) -> None:
+    """Print a recording as a transcript."""
+    from . import recordings
+
+    sys.exit(recordings.show(fixture))
+
+
+@main.command()
+@option(
+    "--url", default="", help="A running server, such as http://127.0.0.1:8765/v1. Default: starts one for the demo."
+)
+@option("--key-file", type=EXISTING_FILE, help="File whose first key is presented to the server.")
+def demo(url: str, key_file: Path | None) -> None:
+    """Watch a small agent work over one WebSocket.
+
+    It has real tools in a temporary folder, and shows each turn: what was called, what was sent, the time to
+    the first token.
+    """
+    from . import commands
+
+    sys.exit(commands.demo(url, key_file))

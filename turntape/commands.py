@@ -1,0 +1,171 @@
+"""The commands that serve: each opens what its options name, runs a server on it, and says what came of it."""
+
+import logging
+import os
+import shlex
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import click
+import trio
+
+from turntape.core.session import Session
+from turntape.transport.backends.base import Backend
+from turntape.transport.backends.chat import ChatBackend
+from turntape.transport.backends.scripted import Script, ScriptedBackend, ScriptError
+from turntape.transport.guard import is_loopback
+from turntape.transport.memory_store import MemoryStore
+from turntape.transport.sqlite_store import SqliteStore
+from turntape.transport.store import Store, StoreError
+
+from . import __version__, agents
+from .keys import backend_key, read_keys
+from .options import EnvironmentFailed, Listen, Model, StoreSpec
+from .recordings import NewRecording
+from .serving import Served, run
+
+_CLOSE_S = 10.0  # what closing a store or a backend may take before the process ends without it
+
+
+def serve(listen: Listen, model: Model, *, folder: Path | None) -> int:
+    """Serve until a signal; with ``folder``, write every session to one new file there."""
+    if folder is None:
+        return _start(_serve, listen, model)
+    name = datetime.now(UTC).strftime("turntape-%Y%m%dT%H%M%S.%fZ.jsonl")
+    with NewRecording(folder / name, option="--record") as recording:
+        code = _start(_serve, listen, model, recording=recording)
+    click.echo(recording.outcome(), err=True)
+    return code
+
+
+def record(listen: Listen, model: Model, *, out: Path, agent: tuple[str, ...], as_json: bool) -> int:
+    """Serve until a signal, or until ``agent`` ends, and write every session to the new file ``out``."""
+    with NewRecording(out, option="--out") as recording:
+        code = _start(_serve, listen, model, recording=recording, agent=agent)
+    click.echo(recording.outcome(as_json=as_json), err=bool(agent) or not as_json)
+    return code
+
+
+def _start(command: Callable[..., Awaitable[int]], listen: Listen, *rest: object, **more: object) -> int:
+    """Check what can be checked before anything is opened, then run ``command`` under Trio."""
+    keys = read_keys(listen.key_file, option="--key-file") if listen.key_file else ()
+    if not keys and not is_loopback(listen.host):
+        raise click.UsageError(
+            f"--host {listen.host} can be reached from other machines, and no key is asked for; "
+            "give --key-file, or leave --host at 127.0.0.1"
+        )
+    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)  # to standard error
+    return trio.run(partial(command, listen, keys, *rest, **more))
+
+
+async def _serve(
+    listen: Listen,
+    keys: tuple[str, ...],
+    model: Model,
+    *,
+    recording: NewRecording | None = None,
+    agent: tuple[str, ...] = (),
+) -> int:
+    async with open_backend(model) as backend, open_store(model.store) as store:
+        models = tuple(dict.fromkeys(name for name in (model.model, *backend.models) if name))
+        served = Served(
+            listen=listen,
+            keys=keys,
+            models=models,
+            new_session=recording.session if recording else Session,
+            backend=backend,
+            store=store,
+            beside=recording.keep_flushed if recording else None,
+        )
+        first = models[0] if models else ""
+
+        def started(url: str) -> None:
+            notes = {"backend": str(model.backend), "store": str(model.store)}
+            if recording:
+                notes["recording"] = str(recording.path)
+            announce(url, notes, listen=listen, keys=keys, model=first, quiet=bool(agent))
+
+        async def run_agent(url: str) -> int:
+            key = keys[0] if keys else ""
+            command = agents.launch(
+                agent, url=url, key=key, model=first, websocket=listen.websocket, environment=os.environ
+            )
+            try:
+                return await agents.run(command)
+            except agents.AgentMissing as exc:
+                raise EnvironmentFailed(str(exc)) from exc
+
+        return await run(served, started=started, task=run_agent if agent else None)
+
+
+def announce(
+    url: str, notes: dict[str, str], *, listen: Listen, keys: tuple[str, ...], model: str, quiet: bool = False
+) -> None:
+    """Say where the server listens and how to reach it; the line that programs wait for stands alone on stdout.
+
+    Args:
+        quiet: standard output belongs to an agent: say all of it on standard error.
+    """
+    if keys:
+        notes["keys"] = f"{len(keys)}, from {listen.key_file}"
+        key = '"$KEY"'  # never the key itself
+    else:
+        notes["keys"] = "none asked for; only this machine can connect"
+        key = agents.NO_KEY
+    overrides = agents.codex_overrides(url=url, model=model, websocket=listen.websocket)
+    codex = shlex.join(["codex", *(part for value in overrides for part in ("-c", value))])
+    notes["Codex"] = f"{agents.KEY_VARIABLE}={key} {codex}"
+    notes["SDK"] = f"OPENAI_BASE_URL={url} OPENAI_API_KEY={key}"
+    click.echo(f"turntape {__version__}", err=True)
+    for name, note in notes.items():
+        click.echo(f"  {name:<10}{note}", err=True)
+    click.echo(f"listening on {url}", err=quiet)
+
+
+@asynccontextmanager
+async def open_backend(model: Model) -> AsyncIterator[Backend]:
+    """The backend that ``model`` names; closed afterwards.
+
+    Raises:
+        click.UsageError: its script, or the file with its key, cannot be read.
+    """
+    backend: Backend
+    if model.backend.kind == "chat":
+        key = backend_key(model.backend_key_file)
+        backend = ChatBackend(model.backend.url, key=key, models=(model.model,) if model.model else ())
+    else:
+        try:
+            script = Script.load(model.backend.script) if model.backend.script else Script.default()
+        except ScriptError as exc:
+            raise click.UsageError(f"--backend: {exc}") from exc
+        backend = ScriptedBackend(script)
+    try:
+        yield backend
+    finally:
+        with trio.move_on_after(_CLOSE_S, shield=True):
+            await backend.aclose()
+
+
+@asynccontextmanager
+async def open_store(spec: StoreSpec) -> AsyncIterator[Store]:
+    """The store that ``spec`` names; closed afterwards.
+
+    Raises:
+        EnvironmentFailed: it cannot be opened.
+    """
+    store: Store
+    if spec.path is None:
+        store = MemoryStore()
+    else:
+        try:
+            store = await SqliteStore.open(spec.path)
+        except StoreError as exc:
+            raise EnvironmentFailed(f"--store: {exc}") from exc
+    try:
+        yield store
+    finally:
+        with trio.move_on_after(_CLOSE_S, shield=True):
+            await store.aclose()

@@ -1,0 +1,122 @@
+"""The configuration file: a TOML file whose keys are the command line's options, checked before anything runs."""
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .options import ENVIRONMENT_PREFIX
+
+DEFAULT_FILE = Path("turntape.toml")
+
+_KINDS = {bool: "a boolean", int: "an integer", float: "a number", str: "a string", list: "a list", dict: "a table"}
+
+
+class ConfigError(click.UsageError):
+    """The file cannot be used: exit code 2, as for a wrong flag."""
+
+
+def key_of(parameter: click.Parameter) -> str:
+    """The name that an option has in the file: its flag without the dashes."""
+    return parameter.opts[0].removeprefix("--")
+
+
+def configurable(group: click.Group) -> dict[str, dict[str, click.Option]]:
+    """The options of each command that the file may set, by key."""
+    return {
+        name: {
+            key_of(parameter): parameter
+            for parameter in command.params
+            if isinstance(parameter, click.Option) and str(parameter.envvar or "").startswith(ENVIRONMENT_PREFIX)
+        }
+        for name, command in group.commands.items()
+    }
+
+
+def read(path: Path, group: click.Group) -> dict[str, dict[str, Any]]:
+    """Return click's default map: for each command the values that ``path`` gives for its options.
+
+    Raises:
+        ConfigError: the file cannot be read, a key is unknown, or a value has the wrong kind. The message
+            names file, key, kind and cure.
+    """
+    commands = configurable(group)
+    options = {key: option for by_key in commands.values() for key, option in by_key.items()}
+    values = _parse(path)
+    for key, value in values.items():
+        if key not in options:
+            raise ConfigError(f"{path}: {_unknown(key, value, options)}")
+        _check(path, key, value, options[key])
+    return {
+        command: {str(option.name): values[key] for key, option in by_key.items() if key in values}
+        for command, by_key in commands.items()
+    }
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise ConfigError(f"{path}: cannot be read ({exc.strerror}); give --config a file that exists") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{path}: byte {exc.start} is not UTF-8; save the file as UTF-8") from exc
+    except tomllib.TOMLDecodeError as exc:
+        raise ConfigError(f"{path}: not valid TOML: {exc}") from exc
+
+
+def _unknown(key: str, value: object, options: Iterable[str]) -> str:
+    """Say what is wrong with a key that no option has, and what was probably meant."""
+    if isinstance(value, dict):
+        return f'"{key}" is a table; options stand at the top level, without tables'
+    if key in ("backend-key", "backend_key", "api-key", "api_key", "key"):
+        return f'"{key}": keys do not belong here; write backend-key-file or key-file, or set TURNTAPE_BACKEND_KEY'
+    if key == "config":
+        return '"config": a configuration file cannot name another one'
+    near = difflib.get_close_matches(key.replace("_", "-"), options, n=1, cutoff=0.7)
+    cure = f'did you mean "{near[0]}"?' if near else f"known are: {', '.join(sorted(options))}"
+    return f'"{key}" ({_kind(value)}) is not an option; {cure}'
+
+
+def _check(path: Path, key: str, value: object, option: click.Option) -> None:
+    """Raise ``ConfigError`` unless ``value`` is what the flag of this name would take."""
+    wanted, fits, example = _wanted(option)
+    if not fits(value):
+        raise ConfigError(f'{path}: "{key}" is {_kind(value)}, it must be {wanted}, such as {key} = {example}')
+    try:
+        for each in value if isinstance(value, list) else [value]:
+            option.type.convert(each, option, None)
+    except click.BadParameter as exc:
+        raise ConfigError(f'{path}: "{key}": {exc.message}') from exc
+
+
+def _wanted(option: click.Option) -> tuple[str, Any, str]:
+    """What kind of TOML value an option takes: in words, as a test, and an example."""
+
+    def a(*kinds: type) -> Any:
+        return lambda value: type(value) in kinds
+
+    if option.multiple:
+        return "a list of strings", lambda v: type(v) is list and all(type(e) is str for e in v), '["https://my.page"]'
+    if option.is_flag:
+        return "a boolean", a(bool), "true"
+    if isinstance(option.type, click.types.IntParamType):
+        return "an integer", a(int), str(option.default)
+    if option.type.name == "seconds":
+        return "a number", a(int, float), str(option.default)
+    return "a string", a(str), '"…"'
+
+
+def _kind(value: object) -> str:
+    return _KINDS.get(type(value), "a date or time")
+
+
+def use(context: click.Context, path: Path | None) -> None:
+    """Let the options of ``context``'s commands default to what ``path``, or ./turntape.toml, says."""
+    if path is None and not DEFAULT_FILE.is_file():
+        return
+    assert isinstance(context.command, click.Group)
+    defaults: Mapping[str, Any] = read(path or DEFAULT_FILE, context.command)
+    context.default_map = dict(defaults)

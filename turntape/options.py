@@ -1,0 +1,255 @@
+"""Every option of the command line, once: flag, key in turntape.toml and environment variable share its name."""
+
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from attrs import fields, frozen
+from click.core import ParameterSource
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+ENVIRONMENT_PREFIX = "TURNTAPE_"
+
+
+class EnvironmentFailed(click.ClickException):
+    """The command was right, but a port, a file or a program was not there for it: exit code 3."""
+
+    exit_code = 3
+
+
+@frozen
+class BackendSpec:
+    """Which model server to use, as ``--backend`` names it.
+
+    Attributes:
+        kind: "scripted" or "chat".
+        script: the script's file; None is the built-in script.
+        url: base URL of the chat-completions server; "" for a scripted backend.
+    """
+
+    kind: str
+    script: Path | None = None
+    url: str = ""
+
+    def __str__(self) -> str:
+        if self.kind == "chat":
+            return f"chat+{self.url}"
+        return f"scripted:{self.script}" if self.script else "scripted (built in)"
+
+
+class BackendType(click.ParamType):
+    """``scripted``, ``scripted:FILE`` or ``chat+URL``."""
+
+    name = "backend"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return "scripted[:FILE]|chat+URL"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> BackendSpec:
+        if isinstance(value, BackendSpec):
+            return value
+        kind, separator, rest = str(value).partition(":")
+        if kind == "scripted" and (rest or not separator):
+            return BackendSpec(kind, Path(rest) if rest else None)
+        if str(value).startswith(("chat+http://", "chat+https://")):
+            url = str(value).removeprefix("chat+")
+            if "@" in url.partition("://")[2].partition("/")[0]:
+                self.fail("the URL holds a user name or key; put the key into --backend-key-file", param, ctx)
+            return BackendSpec("chat", url=url)
+        self.fail(
+            f"{str(value)!r} is none of: scripted, scripted:FILE, chat+URL "
+            "(such as chat+http://127.0.0.1:8000/v1 for a chat-completions server)",
+            param,
+            ctx,
+        )
+
+
+class StoreType(click.ParamType):
+    """A file, or ``memory`` (given as None): stored responses then end with the server."""
+
+    name = "store"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return "FILE|memory"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> "StoreSpec":
+        if isinstance(value, StoreSpec):
+            return value
+        if not str(value):
+            self.fail("it is empty; give a file, or the word memory", param, ctx)
+        return StoreSpec(None if value == "memory" else Path(value))
+
+
+@frozen
+class StoreSpec:
+    """Where stored responses live: a SQLite file, or None for this process's memory."""
+
+    path: Path | None
+
+    def __str__(self) -> str:
+        return str(self.path or "memory (stored responses end with the server)")
+
+
+class Seconds(click.ParamType):
+    """A finite number of seconds.
+
+    Args:
+        above_zero: refuse 0 too.
+    """
+
+    name = "seconds"
+
+    def __init__(self, *, above_zero: bool = False) -> None:
+        self.above_zero = above_zero
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            seconds = float(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a number of seconds, such as 15 or 0.5", param, ctx)
+        if not math.isfinite(seconds) or seconds < 0 or (self.above_zero and not seconds):
+            self.fail(f"{value} seconds: it must be {'above 0' if self.above_zero else '0 or more'}", param, ctx)
+        return seconds
+
+
+class WholeNumber(click.IntRange):
+    """An integer within bounds, so called in messages."""
+
+    name = "whole number"
+
+
+FILE = click.Path(path_type=Path)
+EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+def default_store() -> StoreSpec:
+    """The user's data folder, by the XDG base directory specification."""
+    home = os.environ.get("XDG_DATA_HOME", "")
+    folder = Path(home) if os.path.isabs(home) else Path.home() / ".local" / "share"
+    return StoreSpec(folder / "turntape" / "responses.sqlite3")
+
+
+class Option(click.Option):
+    """A click option that names the environment variable when that is where a wrong value came from."""
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        hint = super().get_error_hint(ctx)
+        source = ctx and self.name and ctx.get_parameter_source(self.name)
+        return f"{hint}, from {self.envvar}" if source is ParameterSource.ENVIRONMENT else hint
+
+
+def option(flag: str, *names: str, **settings: Any) -> Callable[[F], F]:
+    """Return a click option whose environment variable follows from ``flag``."""
+    variable = ENVIRONMENT_PREFIX + flag.partition("/")[0].removeprefix("--").replace("-", "_").upper()
+    return click.option(flag, *names, cls=Option, **{"envvar": variable, "show_default": True, **settings})
+
+
+def together(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Return one decorator that adds ``options`` in the order given."""
+
+    def add(command: F) -> F:
+        for each in reversed(options):
+            command = each(command)
+        return command
+
+    return add
+
+
+@frozen
+class Listen:
+    """Who may connect, and where: the values of ``listen_options``."""
+
+    host: str
+    port: int
+    key_file: Path | None
+    allow_origin: tuple[str, ...]
+    websocket: bool
+    max_message_bytes: int
+    grace: float
+    keepalive: float
+
+
+listen_options = together(
+    option(
+        "--host",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="Address to listen on; beyond this machine only with --key-file.",
+    ),
+    option(
+        "--port",
+        type=WholeNumber(0, 65535),
+        default=8765,
+        metavar="PORT",
+        help="Port to listen on; 0 picks a free one.",
+    ),
+    option("--key-file", type=EXISTING_FILE, help="Keys that clients may present, one a line; # begins a comment."),
+    option("--allow-origin", multiple=True, metavar="ORIGIN", help="Web page origin that may connect; repeatable."),
+    option("--websocket/--no-websocket", default=True, help="Offer the WebSocket, or HTTP only."),
+    option(
+        "--max-message-bytes",
+        type=WholeNumber(min=1024),
+        default=64 * 1024 * 1024,
+        metavar="BYTES",
+        help="Largest request accepted, as one WebSocket message or one body.",
+    ),
+    option(
+        "--grace",
+        type=Seconds(),
+        default=30.0,
+        metavar="SECONDS",
+        help="How long responses in flight may go on after a signal to stop.",
+    ),
+    option(
+        "--keepalive",
+        type=Seconds(above_zero=True),
+        default=15.0,
+        metavar="SECONDS",
+        help="Silence of an open response after which response.in_progress is repeated.",
+    ),
+)
+
+
+@frozen
+class Model:
+    """What answers, and what is kept: the values of ``model_options``."""
+
+    backend: BackendSpec
+    model: str
+    backend_key_file: Path | None
+    store: StoreSpec
+
+
+model_options = together(
+    option("--backend", type=BackendType(), default="scripted", help="What answers the requests."),
+    option(
+        "--model",
+        default="",
+        metavar="NAME",
+        show_default=False,
+        help="Model that is listed, and used by requests that name none.",
+    ),
+    option("--backend-key-file", type=EXISTING_FILE, help="File with the backend's key; or TURNTAPE_BACKEND_KEY."),
+    option(
+        "--store",
+        type=StoreType(),
+        default=default_store,
+        show_default="the user's data folder",
+        help="Where responses with store:true are kept.",
+    ),
+)
+
+
+T = TypeVar("T", Listen, Model)
+
+
+def take(kind: type[T], values: dict[str, Any]) -> T:
+    """Return the options of ``kind`` among a command's ``values``."""
+    return kind(**{field.name: values[field.name] for field in fields(kind)})
+
+
+json_option = option("--json/--no-json", "as_json", show_default=False, help="Print the result as JSON, for programs.")

@@ -1,0 +1,147 @@
+"""Run one server from start to stop: listen, say where, end on a signal, let turns in flight end first."""
+
+import signal
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import click
+import trio
+from attrs import define, field, frozen
+
+from turntape.core.seam import Limits
+from turntape.transport.backends.base import Backend
+from turntape.transport.driver import SessionLike
+from turntape.transport.server import ServerSettings, serve
+from turntape.transport.store import Store
+
+from .options import EnvironmentFailed, Listen
+
+Task = Callable[[str], Awaitable[int]]
+"""What the server is there for, given its URL: returns an exit code, and its end is the server's."""
+
+
+@frozen
+class Served:
+    """What one server runs on.
+
+    Attributes:
+        keys: what clients may present; none: anything, from this machine only.
+        models: names to list; the first is for requests that name none.
+        beside: runs as long as the server does.
+    """
+
+    listen: Listen
+    keys: tuple[str, ...]
+    models: tuple[str, ...]
+    new_session: Callable[[], SessionLike]
+    backend: Backend
+    store: Store
+    beside: Callable[[], Awaitable[None]] | None = None
+
+
+@define
+class _Stop:
+    """What signals do: the first asks, the second insists.
+
+    Attributes:
+        asked: set by the first; the server then lets turns in flight end.
+        task: around the task, if there is one: a terminal sends its SIGINT to it too, so only SIGTERM ends it.
+        everything: cancelled by the second.
+    """
+
+    everything: trio.CancelScope
+    task: trio.CancelScope | None
+    asked: trio.Event = field(factory=trio.Event)
+    by: int = 0
+    at_once: bool = False
+
+    async def watch(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            task_status.started()
+            async for number in signals:
+                if self.by:
+                    self.at_once = True
+                    self.everything.cancel()
+                elif self.task is None:
+                    click.echo("stopping: turns in flight may end; a second signal stops at once", err=True)
+                    self.asked.set()
+                elif number == signal.SIGTERM:
+                    self.task.cancel()
+                self.by = number
+
+
+async def run(served: Served, *, started: Callable[[str], None], task: Task | None = None) -> int:
+    """Serve until ``task`` returns, or without one until SIGINT or SIGTERM; return the exit code.
+
+    Args:
+        started: called with the server's URL once it accepts connections.
+
+    Raises:
+        EnvironmentFailed: it cannot listen there.
+    """
+    code, failure = 0, None
+    task_scope = trio.CancelScope()
+    async with trio.open_nursery() as nursery:
+        stop = _Stop(nursery.cancel_scope, task_scope if task else None)
+        await nursery.start(stop.watch)
+        if served.beside:
+            nursery.start_soon(served.beside)
+        async with trio.open_nursery() as servers:
+            try:
+                port = await servers.start(partial(_serve, served, stop.asked))
+            except OSError as exc:
+                failure = _cannot_listen(served.listen, exc)
+                nursery.cancel_scope.cancel()
+                await trio.lowlevel.checkpoint()
+            url = url_of(served.listen.host, port)
+            started(url)
+            if task:
+                with task_scope:
+                    code = await task(url)
+                stop.asked.set()
+        nursery.cancel_scope.cancel()
+    if failure:
+        raise failure
+    if stop.at_once or (task and task_scope.cancelled_caught):
+        return 128 + stop.by
+    return code
+
+
+async def _serve(
+    served: Served, shutdown: trio.Event, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED
+) -> None:
+    listen = served.listen
+    settings = ServerSettings(
+        host=listen.host,
+        port=listen.port,
+        keys=frozenset(served.keys),
+        allow_origins=frozenset(listen.allow_origin),
+        websocket=listen.websocket,
+        max_message_bytes=listen.max_message_bytes,
+        limits=Limits(keepalive_s=listen.keepalive),
+        models=served.models,
+        default_model=served.models[0] if served.models else "",
+        grace_s=listen.grace,
+    )
+    await serve(
+        settings,
+        new_session=served.new_session,
+        backend=served.backend,
+        store=served.store,
+        shutdown=shutdown,
+        task_status=task_status,
+    )
+
+
+def _cannot_listen(listen: Listen, exc: OSError) -> EnvironmentFailed:
+    return EnvironmentFailed(
+        f"cannot listen on {listen.host}, port {listen.port} ({exc.strerror or exc}); "
+        "choose another with --port, or --port 0 for a free one"
+    )
+
+
+def url_of(host: str, port: int) -> str:
+    """The base URL for clients on this machine."""
+    if host in ("0.0.0.0", "::"):
+        host = "127.0.0.1" if host == "0.0.0.0" else "::1"
+    return f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"
