@@ -39,7 +39,7 @@ def in_tree() -> set[str]:
 
 def run(*command: str | Path, **more: object) -> str:
     """Run a command; its output is part of the failure if it fails."""
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=600, **more)  # type: ignore[call-overload]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, **more)  # type: ignore[call-overload]
     assert ended.returncode == 0, f"{command}\n{ended.stdout}\n{ended.stderr}"
     return str(ended.stdout)
 
@@ -56,7 +56,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copy(ROOT / name, copy / name)
     out = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(out), str(copy)]
-    built = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    built = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     if built.returncode and not os.environ.get("CI") and "No matching distribution" in built.stderr:
         pytest.skip("the build tools cannot be fetched here")
     assert built.returncode == 0, built.stderr

@@ -112,18 +112,18 @@ def verify(fixtures: tuple[Path, ...], as_json: bool) -> None:
 
     Every event is fed to a fresh core: the first different byte is an error with its line.
     """
-    from . import recordings
+    from . import reading
 
-    sys.exit(recordings.verify(fixtures, as_json=as_json))
+    sys.exit(reading.verify(fixtures, as_json=as_json))
 
 
 @main.command()
 @click.argument("fixture", type=EXISTING_FILE)
 def show(fixture: Path) -> None:
     """Print a recording as a transcript."""
-    from . import recordings
+    from . import reading
 
-    sys.exit(recordings.show(fixture))
+    sys.exit(reading.show(fixture))
 
 
 @main.command()

@@ -15,7 +15,9 @@ import trio
 from turntape.core.session import Session
 from turntape.transport.backends.base import Backend
 from turntape.transport.backends.chat import ChatBackend
-from turntape.transport.backends.scripted import Script, ScriptedBackend, ScriptError
+from turntape.transport.backends.script import Script, ScriptError
+from turntape.transport.backends.scripted import ScriptedBackend
+from turntape.transport.driver import SessionLike
 from turntape.transport.guard import is_loopback
 from turntape.transport.memory_store import MemoryStore
 from turntape.transport.sqlite_store import SqliteStore
@@ -24,7 +26,7 @@ from turntape.transport.store import Store, StoreError
 from . import __version__, agents
 from .keys import backend_key, read_keys
 from .options import EnvironmentFailed, Listen, Model, StoreSpec
-from .recordings import NewRecording
+from .recording import NewRecording
 from .serving import Served, run
 
 _CLOSE_S = 10.0  # what closing a store or a backend may take before the process ends without it
@@ -34,6 +36,10 @@ def serve(listen: Listen, model: Model, *, folder: Path | None) -> int:
     """Serve until a signal; with ``folder``, write every session to one new file there."""
     if folder is None:
         return _start(_serve, listen, model)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise EnvironmentFailed(f"--record: {folder} cannot be made ({exc.strerror})") from exc
     name = datetime.now(UTC).strftime("turntape-%Y%m%dT%H%M%S.%fZ.jsonl")
     with NewRecording(folder / name, option="--record") as recording:
         code = _start(_serve, listen, model, recording=recording)
@@ -71,11 +77,12 @@ async def _serve(
 ) -> int:
     async with open_backend(model) as backend, open_store(model.store) as store:
         models = tuple(dict.fromkeys(name for name in (model.model, *backend.models) if name))
+        new_session: Callable[[], SessionLike] = recording.session if recording else Session
         served = Served(
             listen=listen,
             keys=keys,
             models=models,
-            new_session=recording.session if recording else Session,
+            new_session=new_session,
             backend=backend,
             store=store,
             beside=recording.keep_flushed if recording else None,

@@ -41,7 +41,17 @@ class BackendSpec:
         return f"scripted:{self.script}" if self.script else "scripted (built in)"
 
 
-class BackendType(click.ParamType):
+@frozen
+class StoreSpec:
+    """Where stored responses live: a SQLite file, or None for this process's memory."""
+
+    path: Path | None
+
+    def __str__(self) -> str:
+        return str(self.path or "memory (stored responses end with the server)")
+
+
+class BackendType(click.ParamType[BackendSpec]):
     """``scripted``, ``scripted:FILE`` or ``chat+URL``."""
 
     name = "backend"
@@ -68,7 +78,7 @@ class BackendType(click.ParamType):
         )
 
 
-class StoreType(click.ParamType):
+class StoreType(click.ParamType[StoreSpec]):
     """A file, or ``memory`` (given as None): stored responses then end with the server."""
 
     name = "store"
@@ -76,7 +86,7 @@ class StoreType(click.ParamType):
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         return "FILE|memory"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> "StoreSpec":
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> StoreSpec:
         if isinstance(value, StoreSpec):
             return value
         if not str(value):
@@ -84,17 +94,7 @@ class StoreType(click.ParamType):
         return StoreSpec(None if value == "memory" else Path(value))
 
 
-@frozen
-class StoreSpec:
-    """Where stored responses live: a SQLite file, or None for this process's memory."""
-
-    path: Path | None
-
-    def __str__(self) -> str:
-        return str(self.path or "memory (stored responses end with the server)")
-
-
-class Seconds(click.ParamType):
+class Seconds(click.ParamType[float]):
     """A finite number of seconds.
 
     Args:

@@ -79,7 +79,8 @@ async def run(served: Served, *, started: Callable[[str], None], task: Task | No
     Raises:
         EnvironmentFailed: it cannot listen there.
     """
-    code, failure = 0, None
+    code = 0
+    failure: EnvironmentFailed | None = None
     task_scope = trio.CancelScope()
     async with trio.open_nursery() as nursery:
         stop = _Stop(nursery.cancel_scope, task_scope if task else None)
@@ -91,14 +92,13 @@ async def run(served: Served, *, started: Callable[[str], None], task: Task | No
                 port = await servers.start(partial(_serve, served, stop.asked))
             except OSError as exc:
                 failure = _cannot_listen(served.listen, exc)
-                nursery.cancel_scope.cancel()
-                await trio.lowlevel.checkpoint()
-            url = url_of(served.listen.host, port)
-            started(url)
-            if task:
-                with task_scope:
-                    code = await task(url)
-                stop.asked.set()
+            else:
+                url = url_of(served.listen.host, port)
+                started(url)
+                if task:
+                    with task_scope:
+                        code = await task(url)
+                    stop.asked.set()
         nursery.cancel_scope.cancel()
     if failure:
         raise failure

@@ -1,0 +1,202 @@
+"""One option, three places: its flag, its environment variable and its key in turntape.toml."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from turntape import cli, config
+from turntape.options import BackendSpec, Listen, Model, StoreSpec, listen_options, model_options, option, take
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No configuration but the test's own: an empty folder, no TURNTAPE_ variables."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("TURNTAPE_")]:
+        monkeypatch.delenv(name)
+    return tmp_path
+
+
+def resolve(*flags: str, env: dict[str, str] | None = None, before: tuple[str, ...] = ()) -> tuple[Listen, Model]:
+    """The options that ``turntape serve FLAGS`` would run with."""
+    got: list[dict[str, Any]] = []
+
+    @click.group()
+    @click.option("--config", "config_file", type=click.Path(path_type=Path))
+    @click.pass_context
+    def group(context: click.Context, config_file: Path | None) -> None:
+        config.use(context, config_file)
+
+    @group.command()
+    @listen_options
+    @model_options
+    @option("--record")
+    def serve(**values: Any) -> None:
+        got.append(values)
+
+    result = CliRunner().invoke(group, [*before, "serve", *flags], env=env or {}, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return take(Listen, got[0]), take(Model, got[0])
+
+
+def refused(text: str) -> str:
+    """What the command line says of a turntape.toml with this text."""
+    Path("turntape.toml").write_text(text)
+    result = turntape("show", "turntape.toml")
+    assert result.exit_code == 2, result.output
+    return result.output.strip().splitlines()[-1]
+
+
+def turntape(*words: str, env: dict[str, str] | None = None) -> Result:
+    return CliRunner().invoke(cli.main, words, env=env or {}, catch_exceptions=False)
+
+
+# --- precedence -----------------------------------------------------------------------------------------
+
+
+def test_defaults_are_loopback_and_scripted() -> None:
+    """With nothing configured the server is for this machine only, and needs no model."""
+    listen, model = resolve()
+    assert (listen.host, listen.port, listen.websocket, listen.key_file) == ("127.0.0.1", 8765, True, None)
+    assert model.backend == BackendSpec("scripted")
+
+
+def test_flag_over_environment_over_file_over_default() -> None:
+    """Each place wins over the ones below it."""
+    assert resolve()[0].port == 8765
+    Path("turntape.toml").write_text("port = 1001\ngrace = 1.5\n")
+    assert resolve()[0].port == 1001
+    assert resolve(env={"TURNTAPE_PORT": "1002"})[0].port == 1002
+    listen, _ = resolve("--port", "1003", env={"TURNTAPE_PORT": "1002"})
+    assert (listen.port, listen.grace) == (1003, 1.5)
+
+
+def test_every_kind_of_value_can_come_from_the_file(tmp_path: Path) -> None:
+    """Numbers, booleans, lists, files and backends mean in the file what they mean as flags."""
+    (tmp_path / "keys").write_text("k\n")
+    Path("turntape.toml").write_text(
+        'port = 0\nwebsocket = false\nallow-origin = ["https://a.example", "https://b.example"]\nkeepalive = 2\n'
+        'key-file = "keys"\nbackend = "scripted:my.toml"\nstore = "memory"\nmodel = "m"\nmax-message-bytes = 4096\n'
+    )
+    listen, model = resolve()
+    assert listen == Listen(
+        host="127.0.0.1",
+        port=0,
+        key_file=Path("keys"),
+        allow_origin=("https://a.example", "https://b.example"),
+        websocket=False,
+        max_message_bytes=4096,
+        grace=30.0,
+        keepalive=2.0,
+    )
+    assert model == Model(BackendSpec("scripted", Path("my.toml")), "m", None, StoreSpec(None))
+
+
+def test_every_kind_of_value_can_come_from_the_environment() -> None:
+    """The same in environment variables, a list with spaces between."""
+    listen, model = resolve(
+        env={
+            "TURNTAPE_ALLOW_ORIGIN": "https://a.example https://b.example",
+            "TURNTAPE_WEBSOCKET": "false",
+            "TURNTAPE_BACKEND": "chat+http://127.0.0.1:8000/v1",
+            "TURNTAPE_GRACE": "0",
+        }
+    )
+    assert listen.allow_origin == ("https://a.example", "https://b.example")
+    assert (listen.websocket, listen.grace) == (False, 0.0)
+    assert model.backend == BackendSpec("chat", url="http://127.0.0.1:8000/v1")
+
+
+def test_config_names_another_file(tmp_path: Path) -> None:
+    """--config reads that file, and turntape.toml is then not read."""
+    Path("turntape.toml").write_text("port = 1\n")
+    (tmp_path / "other.toml").write_text("grace = 2\n")
+    listen, _ = resolve(before=("--config", "other.toml"))
+    assert (listen.port, listen.grace) == (8765, 2.0)
+
+
+# --- what is refused, and how -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("prot = 1", 'turntape.toml: "prot" (an integer) is not an option; did you mean "port"?'),
+        ("max_message_bytes = 4096", 'did you mean "max-message-bytes"?'),
+        ('port = "8765"', 'turntape.toml: "port" is a string, it must be an integer, such as port = 8765'),
+        ("port = true", '"port" is a boolean, it must be an integer'),
+        ("port = 70000", 'turntape.toml: "port": 70000 is not in the range'),
+        ("websocket = 1", '"websocket" is an integer, it must be a boolean, such as websocket = true'),
+        ('allow-origin = "https://a"', '"allow-origin" is a string, it must be a list of strings'),
+        ("allow-origin = [1]", '"allow-origin" is a list, it must be a list of strings'),
+        ("grace = nan", '"grace": nan seconds: it must be 0 or more'),
+        ("keepalive = 0", '"keepalive": 0 seconds: it must be above 0'),
+        ('backend = "gpt"', "is none of: scripted, scripted:FILE, chat+URL"),
+        ("model = 1979-05-27", '"model" is a date or time, it must be a string'),
+        ("[serve]\nport = 1", '"serve" is a table; options stand at the top level'),
+        ('backend-key = "sk-secret"', "keys do not belong here"),
+        ('config = "x.toml"', "cannot name another one"),
+        ("port = ", "turntape.toml: not valid TOML: Invalid value"),
+        ('key-file = "nowhere"', "\"key-file\": File 'nowhere' does not exist"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_name(text: str, says: str) -> None:
+    """Exit code 2, one line that names file, key, kind and cure, whatever the command."""
+    message = refused(text)
+    assert says in message
+    assert "sk-secret" not in message
+
+
+def test_a_file_that_is_not_text_is_refused() -> None:
+    """Bytes that are not UTF-8 are named, not a traceback."""
+    Path("turntape.toml").write_bytes(b"port = 1 # \xff\n")
+    result = turntape("show", "turntape.toml")
+    assert result.exit_code == 2
+    assert "turntape.toml: byte 11 is not UTF-8" in result.output
+
+
+def test_a_missing_file_is_refused() -> None:
+    """A --config that is not there is an error; a missing turntape.toml is not."""
+    result = turntape("--config", "nowhere.toml", "verify", "x")
+    assert result.exit_code == 2
+    assert "nowhere.toml: cannot be read (No such file or directory)" in result.output
+
+
+def test_a_wrong_environment_variable_is_named() -> None:
+    """The message says that the value came from the environment."""
+    result = turntape("serve", env={"TURNTAPE_PORT": "abc"})
+    assert result.exit_code == 2
+    assert "'--port', from TURNTAPE_PORT: 'abc' is not a valid whole number" in result.output
+
+
+@pytest.mark.parametrize(
+    "value", ["gpt-5", "scripted:", "chat", "chat+ftp://x/v1", "http://x/v1", "", "chat+http://u:sk-secret@h/v1"]
+)
+def test_a_wrong_backend_is_refused(value: str) -> None:
+    """--backend takes three forms; a key in the URL is refused and not repeated."""
+    result = turntape("serve", f"--backend={value}")
+    assert result.exit_code == 2
+    assert "Invalid value for '--backend'" in result.output
+    assert "sk-secret" not in result.output
+
+
+# --- documentation ----------------------------------------------------------------------------------------
+
+
+def test_the_documented_options_are_the_options() -> None:
+    """docs/configuration.md lists every option of every command, with its variable, and no other."""
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    documented = set(re.findall(r"^\| `--([a-z-]+)[^|]*` \| `(TURNTAPE_[A-Z_]+)` \|", text, re.MULTILINE))
+    options = {
+        (key, str(parameter.envvar))
+        for by_key in config.configurable(cli.main).values()
+        for key, parameter in by_key.items()
+    }
+    assert documented == options

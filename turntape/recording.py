@@ -1,0 +1,73 @@
+"""A new recording: made before the server starts, flushed while it runs, complete when it ends."""
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Self
+
+import click
+import orjson
+import trio
+from attrs import asdict, define, field
+
+from turntape.core.session import Session
+from turntape.replay.errors import ReplayError
+from turntape.replay.recorder import Recorder, Tape
+
+from .options import EnvironmentFailed
+
+_FLUSH_S = 1.0  # the most that a kill -9 can take from a recording
+
+
+@define
+class NewRecording(AbstractContextManager["NewRecording"]):
+    """The file ``path``, which must not exist yet. One in which nobody connected is taken away again.
+
+    Args:
+        option: the option that named it, for messages.
+    """
+
+    path: Path
+    option: str
+    tape: Tape = field(init=False)
+
+    def __enter__(self) -> Self:
+        if not self.path.parent.is_dir():
+            raise click.UsageError(f"{self.option}: there is no folder {self.path.parent}; make it first")
+        try:
+            self.tape = Tape.create(self.path)
+        except ReplayError as exc:
+            raise click.UsageError(f"{self.option}: {exc}") from exc
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.tape.close()
+        if not self.tape.n_sessions:
+            self.path.unlink(missing_ok=True)
+
+    def session(self) -> Recorder:
+        """A session that is written to the file."""
+        return Recorder(Session(), self.tape)
+
+    async def keep_flushed(self) -> None:
+        """Hand what was written to the operating system every second, until cancelled."""
+        while True:
+            await trio.sleep(_FLUSH_S)
+            self.tape.flush()
+
+    def outcome(self, *, as_json: bool = False) -> str:
+        """What was recorded, in one line.
+
+        Raises:
+            EnvironmentFailed: the file could not be written to the end.
+        """
+        if self.tape.failure:
+            reason = self.tape.failure.strerror or self.tape.failure
+            raise EnvironmentFailed(
+                f"{self.path}: the recording is cut short ({reason}); what it holds can be replayed"
+            )
+        if as_json:
+            path = str(self.path) if self.tape.n_sessions else None
+            return orjson.dumps({"recording": path, **asdict(self.tape.counts)}).decode()
+        if not self.tape.n_sessions:
+            return "recorded nothing: nobody connected"
+        return f"recorded {self.path}: {self.tape.counts}"
