@@ -1,0 +1,264 @@
+"""Fixture format v1: how a file of recorded sessions is read. docs/fixture.md is its specification."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+from attrs import define, field, frozen
+
+from turntape.core.seam import Arguments, Event, Opened, Reasoning, Sampled, Text, ToolCall
+
+from .errors import FixtureUnreadable
+from .packing import Unpacker, decode
+
+FORMAT = 1
+
+SHORT: dict[str, type[Text] | type[Arguments] | type[Reasoning]] = {"d": Text, "a": Arguments, "r": Reasoning}
+"""Short lines: the key, and what its strings are increments of."""
+
+
+@frozen
+class Blob:
+    """A value that later lines refer to."""
+
+    line: int
+    name: str
+    value: Any
+
+
+@frozen
+class Step:
+    """One call of ``Session.receive``.
+
+    Attributes:
+        line: of the file, counted from 1.
+        at: seconds since the session's ``Opened``.
+        packed: the event as the file holds it.
+        out: the effects as the file holds them; None if there are none, or if the file was cut off before.
+        sent: hash of the bytes sent, of a short line.
+        checked: hash of ``packed``, of a full line.
+        raised: name of the exception that ended the call.
+        rules: of a session's first step: what may differ from it.
+    """
+
+    line: int
+    session: int
+    at: float
+    event: Event
+    packed: dict[str, Any] | None
+    out: list[dict[str, Any]] | None
+    sent: str | None = None
+    checked: str | None = None
+    raised: str | None = None
+    rules: tuple[Any, ...] = ()
+
+
+@frozen
+class Turn:
+    """A sample ended here: ``key`` names the conversation that it answered."""
+
+    line: int
+    session: int
+    sample_id: str
+    key: str
+
+
+@frozen
+class Counts:
+    """What a recording holds, in numbers."""
+
+    n_sessions: int
+    n_turns: int
+    n_calls: int
+    n_bytes: int
+
+    def __str__(self) -> str:
+        size = f"{self.n_bytes / 1000:,.0f} KB" if self.n_bytes >= 1000 else f"{self.n_bytes} bytes"
+        parts = ((self.n_sessions, "session"), (self.n_turns, "turn"), (self.n_calls, "tool call"))
+        return ", ".join(f"{n:,} {name}{'' if n == 1 else 's'}" for n, name in parts) + f", {size}"
+
+
+@define(eq=False)
+class Fixture:
+    """A whole file.
+
+    Attributes:
+        name: of the file, for messages.
+        rules: of the header: they hold for every session of the file.
+        lines: in the file's order.
+        blobs: every value that lines refer to, by name.
+        n_bytes: size of the file.
+        whole: False if its last line was cut off.
+    """
+
+    name: str
+    rules: tuple[Any, ...] = ()
+    lines: list[Blob | Step | Turn] = field(factory=list)
+    blobs: dict[str, Any] = field(factory=dict)
+    n_bytes: int = 0
+    whole: bool = True
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Fixture":
+        """Raises ``FixtureUnreadable``."""
+        try:
+            content = Path(path).read_bytes()
+        except OSError as exc:
+            raise FixtureUnreadable(str(path), 0, f"cannot be read: {exc.strerror}.") from None
+        return cls.parse(content, name=str(path))
+
+    @classmethod
+    def parse(cls, content: bytes, *, name: str = "fixture") -> "Fixture":
+        """Read a file. One that was cut off anywhere after its first line is a valid, shorter recording.
+
+        Raises:
+            FixtureUnreadable: names the line.
+        """
+        lines = content.split(b"\n")
+        ended = not lines[-1]
+        if ended:
+            del lines[-1]
+        fixture = cls(name, n_bytes=len(content))
+        reader = _Reader(fixture)
+        for number, line in enumerate(lines, 1):
+            reader.line = number
+            reader.take(line, may_be_cut=number == len(lines) and not ended)
+        if not lines:
+            reader.refuse(f'is empty; a fixture begins with {{"turntape":{FORMAT}}}.')
+        return fixture
+
+    @property
+    def steps(self) -> Iterator[Step]:
+        return (line for line in self.lines if isinstance(line, Step))
+
+    @property
+    def turns(self) -> Iterator[Turn]:
+        return (line for line in self.lines if isinstance(line, Turn))
+
+    @property
+    def counts(self) -> Counts:
+        n_sessions = n_calls = 0
+        for step in self.steps:
+            n_sessions += isinstance(step.event, Opened)
+            if isinstance(step.event, Sampled):
+                n_calls += sum(isinstance(increment, ToolCall) for increment in step.event.batch)
+        return Counts(n_sessions, sum(1 for _ in self.turns), n_calls, self.n_bytes)
+
+
+@define(eq=False)
+class _Reader:
+    """Where the reading of one file has come to."""
+
+    fixture: Fixture
+    line: int = 0
+    _unpacker: Unpacker = field(init=False)
+    _last_sample: dict[int, str] = field(init=False, factory=dict)  # by session, which all are here once opened
+
+    def __attrs_post_init__(self) -> None:
+        self._unpacker = Unpacker(self.fixture.blobs)
+
+    def refuse(self, problem: str) -> None:
+        raise FixtureUnreadable(self.fixture.name, self.line, problem)
+
+    def take(self, line: bytes, *, may_be_cut: bool) -> None:
+        if not line.strip():
+            return
+        row = _row(line)
+        if row is None and may_be_cut and self.line > 1:
+            self.fixture.whole = False
+            row = _first_half(line)
+            if row is None:
+                return
+        if row is None:
+            return self.refuse("is not a JSON object.")
+        try:
+            self._add(row)
+        except KeyError as exc:
+            self.refuse(f"lacks {exc}.")
+        except ValueError as exc:
+            self.refuse(f"cannot be understood: {exc}.")
+
+    def _add(self, row: dict[str, Any]) -> None:
+        if self.line == 1:
+            return self._header(row)
+        add = self.fixture.lines.append
+        match row:
+            case {"blob": str(name), "value": value}:
+                self.fixture.blobs[name] = value
+                add(Blob(self.line, name, value))
+            case {"turn": int(session), "sample": str(sample_id), "key": str(key)}:
+                add(Turn(self.line, session, sample_id, key))
+            case {"open": int(session), "in": packed}:
+                if session in self._last_sample:
+                    self.refuse(f"opens session {session} again.")
+                self._last_sample[session] = ""
+                step = self._step(row, session, self._unpacker.event(packed))
+                if not isinstance(step.event, Opened):
+                    self.refuse("opens a session with something other than Opened.")
+                add(attrs.evolve(step, rules=_rules(row.get("rules", []))))
+            case {"step": int(session), "in": packed}:
+                add(self._step(row, session, self._unpacker.event(packed)))
+            case {"s": int(session)} if keys := row.keys() & SHORT.keys():
+                kind = SHORT[key := keys.pop()]
+                batch = tuple(kind(str(text)) for text in row[key])
+                add(self._step(row, session, Sampled(self._last_sample.get(session, ""), batch)))
+            case _:
+                self.refuse(f"is no line of fixture format {FORMAT}.")
+
+    def _header(self, row: dict[str, Any]) -> None:
+        version = row.get("turntape")
+        if type(version) is not int:
+            self.refuse(f'is no fixture: the first line should be {{"turntape":{FORMAT}}}.')
+        if version != FORMAT:
+            self.refuse(f"is of fixture format {version}; this version of Turntape reads format {FORMAT}.")
+        self.fixture.rules = _rules(row.get("rules", []))
+
+    def _step(self, row: dict[str, Any], session: int, event: Event) -> Step:
+        if session not in self._last_sample:
+            self.refuse(f"belongs to session {session}, which no line before it opens.")
+        out, at = row.get("out"), row["t"]
+        if type(at) not in (int, float):
+            raise ValueError("'t' should be seconds")
+        if out is not None:
+            if not isinstance(out, list) or not all(isinstance(effect, dict) for effect in out):
+                raise ValueError("'out' should be an array of effects")
+            for effect in out:
+                if effect.get("type") == "StartSample":
+                    self._last_sample[session] = str(effect["sample_id"])
+        short = "in" not in row
+        return Step(
+            line=self.line,
+            session=session,
+            at=float(at),
+            event=event,
+            packed=row.get("in"),
+            out=out,
+            sent=row.get("h") if short else None,
+            checked=None if short else row.get("h"),
+            raised=row.get("raised"),
+        )
+
+
+def _rules(rules: Any) -> tuple[Any, ...]:
+    if isinstance(rules, list):
+        return tuple(rules)
+    raise ValueError("'rules' should be an array")
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = decode(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _first_half(line: bytes) -> dict[str, Any] | None:
+    """The event of a line that was cut off after it."""
+    for end in (len(line), *(match.start() for match in re.finditer(rb',"(?:out|h|raised)":', line))):
+        row = _row(line[:end] + b"}")
+        if row is not None and (row.keys() & {"in", *SHORT}):
+            return {name: value for name, value in row.items() if name not in ("out", "h", "raised")}
+    return None

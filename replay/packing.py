@@ -1,0 +1,246 @@
+"""Events and effects as JSON values, with every big value held once, in a blob.
+
+A value of ``BLOB_BYTES`` or more, encoded, is replaced by ``{"$blob": NAME}``. That is done at fixed places and
+never deeper: an object's own fields, the fields of its ``response``, and the elements of an ``input``, ``output``
+or ``items`` array in either. So what a turn costs is a few C-speed passes over its bytes, a repeated value is
+found again by its hash, and somebody's own ``{"$blob": ...}`` at such a place is told apart by being a blob itself.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import cattrs
+import orjson
+
+from turntape.core.seam import ClientText, Effect, Event, Increment, StartSample
+
+BLOB_BYTES = 1024
+MAX_JSON_PER_CHARACTER = 6  # "\u0000"
+REFERENCE = "$blob"
+LISTS = frozenset({"input", "output", "items"})
+
+BY_NAME: dict[str, type[Any]] = {cls.__name__: cls for cls in (*Event.__args__, *Increment.__args__)}
+
+
+def digest(encoded: bytes, size: int = 16) -> str:
+    """Hex name of some bytes. ``size`` in bytes: 16 where a value is filed under it, 8 where it only checks."""
+    return hashlib.blake2b(encoded, digest_size=size).hexdigest()
+
+
+def encode(value: Any) -> bytes:
+    """``value`` as compact JSON; lone surrogates and deep nesting, which orjson refuses, by the standard library."""
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        return json.dumps(value, separators=(",", ":")).encode()
+
+
+def decode(encoded: bytes) -> Any:
+    """The inverse of ``encode``. Raises ``ValueError``."""
+    try:
+        return orjson.loads(encoded)
+    except orjson.JSONDecodeError:
+        return json.loads(encoded)
+
+
+def refers(value: Any) -> bool:
+    return isinstance(value, dict) and REFERENCE in value
+
+
+class Packer:
+    """Makes rows of events and effects.
+
+    Attributes:
+        new: encoded values that were replaced since somebody last took them away, by name.
+    """
+
+    def __init__(self) -> None:
+        self.new: dict[str, bytes] = {}
+        self._converter = converter = cattrs.Converter()
+        converter.register_unstructure_hook(str, self._text)
+        converter.register_unstructure_hook(bytes, self._encoded)
+        converter.register_unstructure_hook(ClientText, self._client_text)
+        converter.register_unstructure_hook(StartSample, self._start)
+        converter.register_unstructure_hook_func(lambda type_: type_ == Increment, self._tagged)
+
+    def event(self, event: Event) -> dict[str, Any]:
+        return self._tagged(event)
+
+    def effect(self, effect: Effect) -> dict[str, Any]:
+        return self._tagged(effect)
+
+    def value(self, value: Any) -> Any:
+        """Any JSON value, split at the places named above."""
+        if not isinstance(value, dict) or refers(value):
+            return self._leaf(value)
+        return {name: self._field(name, inner) for name, inner in value.items()}
+
+    def _tagged(self, value: Any) -> dict[str, Any]:
+        return {"type": type(value).__name__, **self._converter.unstructure(value, type(value))}
+
+    def _field(self, name: str, value: Any) -> Any:
+        if name == "response" and isinstance(value, dict) and not refers(value):
+            return {inner: self._elements(inner, below) for inner, below in value.items()}
+        return self._elements(name, value)
+
+    def _elements(self, name: str, value: Any) -> Any:
+        return [*map(self._leaf, value)] if name in LISTS and isinstance(value, list) else self._leaf(value)
+
+    def _leaf(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._text(value)
+        if value is None or isinstance(value, int | float):
+            return value
+        encoded = encode(value)
+        return self._blob(encoded) if len(encoded) >= BLOB_BYTES or refers(value) else orjson.Fragment(encoded)
+
+    def _blob(self, encoded: bytes) -> dict[str, str]:
+        name = digest(encoded)
+        self.new[name] = encoded
+        return {REFERENCE: name}
+
+    def _text(self, text: str) -> Any:
+        if len(text) < BLOB_BYTES // MAX_JSON_PER_CHARACTER and text.isascii():
+            return text
+        try:
+            encoded = orjson.dumps(text)
+        except orjson.JSONEncodeError:
+            return self._blob(encode(text))  # a lone surrogate, which no other line can hold
+        return self._blob(encoded) if len(encoded) >= BLOB_BYTES else orjson.Fragment(encoded)
+
+    def _encoded(self, encoded: bytes) -> Any:
+        """A JSON value that is bytes already."""
+        if len(encoded) < BLOB_BYTES and REFERENCE.encode() not in encoded:
+            return orjson.Fragment(encoded)
+        return self.value(orjson.loads(encoded))
+
+    def _client_text(self, event: ClientText) -> dict[str, Any]:
+        """The JSON itself if it can be written back to the same bytes, so that it can be read and edited; else the text."""
+        try:
+            value = orjson.loads(event.text)
+            if orjson.dumps(value) == event.text.encode():
+                return {"json": self.value(value)}
+            if json.dumps(value) == event.text:
+                return {"spaced": self.value(value)}
+        except (ValueError, RecursionError):
+            pass  # not JSON, or a kind of JSON that is not written back: lone surrogates, deep nesting
+        return {"text": self._text(event.text)}
+
+    def _start(self, start: StartSample) -> dict[str, Any]:
+        """The conversation by its key and sizes, the settings by hash: both follow from the client texts."""
+        return {
+            "sample_id": start.sample_id,
+            "model": self._text(start.model),
+            "key": start.context.fold.key,
+            "n_items": start.context.n_items,
+            "n_tokens": start.context.n_tokens,
+            "cached": start.cached,
+            "request": digest(encode(start.request.raw), 8),
+        }
+
+
+class MissingBlob(ValueError):
+    """A value is referred to that the file does not hold."""
+
+
+class Unpacker:
+    """Reads the rows that a ``Packer`` made.
+
+    Args:
+        blobs: decoded values by name; may grow while rows are read.
+    """
+
+    def __init__(self, blobs: Mapping[str, Any]) -> None:
+        self._blobs = blobs
+        self._converter = converter = cattrs.Converter(forbid_extra_keys=True)
+        for primitive in (bool, int):
+            converter.register_structure_hook(primitive, _exactly)
+        converter.register_structure_hook(float, lambda value, _: _number(value))
+        converter.register_structure_hook(str, lambda value, type_: _exactly(self._resolved(value), type_))
+        converter.register_structure_hook(bytes, lambda value, _: orjson.dumps(self.value(value)))
+        converter.register_structure_hook(ClientText, self._client_text)
+        converter.register_structure_hook_func(lambda type_: type_ == Increment, self._tagged)
+
+    def event(self, row: Any) -> Event:
+        """Raises ``ValueError`` with what is wrong and where in ``row``."""
+        try:
+            event: Event = self._tagged(row, Event)
+        except cattrs.BaseValidationError as exc:
+            raise ValueError("; ".join(cattrs.transform_error(exc)[:3])) from None
+        return event
+
+    def value(self, packed: Any) -> Any:
+        """The inverse of ``Packer.value``. Raises ``MissingBlob``."""
+        if refers(packed) or not isinstance(packed, dict):
+            return self._resolved(packed)
+        return {name: self._field(name, inner) for name, inner in packed.items()}
+
+    def effects(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Effects as plain JSON values. Raises ``MissingBlob``."""
+        return [{name: self._effect_field(name, value) for name, value in row.items()} for row in rows]
+
+    def _effect_field(self, name: str, value: Any) -> Any:
+        match name, value:
+            case "data", list():
+                return [*map(self.value, value)]
+            case "record", dict():
+                inner = {
+                    name: self._resolved(below) for name, below in value.items() if name not in ("response", "items")
+                }
+                return (
+                    value
+                    | inner
+                    | {
+                        "response": self.value(value.get("response")),
+                        "items": [*map(self.value, value.get("items", ()))],
+                    }
+                )
+        return self._resolved(value)
+
+    def _resolved(self, value: Any) -> Any:
+        if not refers(value):
+            return value
+        name = value[REFERENCE]
+        if name not in self._blobs:
+            raise MissingBlob(f"the blob {name!r} is missing; it should stand before its first use")
+        return self._blobs[name]
+
+    def _field(self, name: str, value: Any) -> Any:
+        if name == "response" and isinstance(value, dict) and not refers(value):
+            return {inner: self._elements(inner, below) for inner, below in value.items()}
+        return self._elements(name, value)
+
+    def _elements(self, name: str, value: Any) -> Any:
+        return [*map(self._resolved, value)] if name in LISTS and isinstance(value, list) else self._resolved(value)
+
+    def _tagged(self, row: Any, type_: Any) -> Any:
+        cls = BY_NAME.get(str(row.get("type"))) if isinstance(row, dict) else None
+        if cls is None or cls not in type_.__args__:
+            raise ValueError(
+                f"expected an object whose 'type' is one of {', '.join(c.__name__ for c in type_.__args__)}"
+            )
+        return self._converter.structure({name: value for name, value in row.items() if name != "type"}, cls)
+
+    def _client_text(self, row: dict[str, Any], _: Any) -> ClientText:
+        match row:
+            case {"json": value}:
+                return ClientText(orjson.dumps(self.value(value)).decode())
+            case {"spaced": value}:
+                return ClientText(json.dumps(self.value(value)))
+            case {"text": value}:
+                return ClientText(_exactly(self._resolved(value), str))
+        raise ValueError("a ClientText holds 'json', 'spaced' or 'text'")
+
+
+def _exactly(value: Any, type_: type) -> Any:
+    if type(value) is not type_:
+        raise ValueError(f"expected {type_.__name__}, got {type(value).__name__}")
+    return value
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise ValueError(f"expected a number, got {type(value).__name__}")
+    return float(value)

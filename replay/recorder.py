@@ -1,0 +1,217 @@
+"""A session that keeps a diary: same interface as ``Session``, so that the driver cannot tell."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import orjson
+from attrs import define, field
+
+from turntape.core.seam import (
+    CancelSample,
+    Effect,
+    Event,
+    Finish,
+    Opened,
+    Sampled,
+    SampleFailed,
+    Send,
+    StartSample,
+    ToolCall,
+)
+from turntape.transport.driver import SessionLike
+
+from .errors import ReplayError
+from .fixture import FORMAT, SHORT, Counts
+from .packing import BLOB_BYTES, Packer, digest
+from .presets import preset_for
+
+SHORT_KEYS = {cls: key for key, cls in SHORT.items()}
+
+
+def sent_digest(effects: Sequence[Effect]) -> str:
+    """What a short line says of its effects."""
+    return digest(b"\n".join(entry for effect in effects if isinstance(effect, Send) for entry in effect.data), 8)
+
+
+@define(eq=False)
+class Tape:
+    """One fixture file, which many sessions may share: ``receive`` is one synchronous call, so their lines never mix.
+
+    A disk that fails ends the recording, not the sessions: what was written is a valid shorter one.
+
+    Args:
+        out: an empty, buffered file. ``flush`` empties the buffer; it is called at every turn, and should be on a timer.
+
+    Attributes:
+        failure: why nothing is written any more.
+    """
+
+    out: BinaryIO
+    failure: OSError | None = field(init=False, default=None)
+    n_bytes: int = field(init=False, default=0)
+    n_sessions: int = field(init=False, default=0)
+    n_turns: int = field(init=False, default=0)
+    n_calls: int = field(init=False, default=0)
+    packer: Packer = field(init=False, factory=Packer)
+    _written: set[str] = field(init=False, factory=set)
+
+    def __attrs_post_init__(self) -> None:
+        self._write(b'{"turntape":%d}\n' % FORMAT)
+
+    @classmethod
+    def create(cls, path: str | Path) -> "Tape":
+        """Begin a new file that only its owner may read: prompts and tool outputs are in it.
+
+        Raises:
+            ReplayError: the file is there already, or cannot be made.
+        """
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            raise ReplayError(
+                f"{path}: is there already; a recording is never written over. Name another file."
+            ) from None
+        except OSError as exc:
+            raise ReplayError(f"{path}: cannot be created: {exc.strerror}.") from None
+        return cls(open(fd, "wb"))
+
+    @property
+    def counts(self) -> Counts:
+        return Counts(self.n_sessions, self.n_turns, self.n_calls, self.n_bytes)
+
+    def flush(self) -> None:
+        """Hand everything written so far to the operating system."""
+        if self.failure is None:
+            try:
+                self.out.flush()
+            except OSError as exc:
+                self.failure = exc
+
+    def close(self) -> None:
+        self.flush()
+        try:
+            self.out.close()
+        except OSError as exc:
+            self.failure = self.failure or exc
+
+    def begin(self, head: dict[str, Any]) -> int:
+        """Write the first half of a line, what it refers to before it; return the line's offset in bytes."""
+        encoded = orjson.dumps(head)
+        self._write_blobs()
+        at = self.n_bytes
+        self._write(encoded[:-1])
+        return at
+
+    def end(self, tail: dict[str, Any]) -> None:
+        """Write the second half, what it refers to after it."""
+        self._write(b",%b\n" % orjson.dumps(tail)[1:])
+        self._write_blobs()
+
+    def _write_blobs(self) -> None:
+        new, self.packer.new = self.packer.new, {}
+        for name, encoded in new.items():
+            if name not in self._written:
+                self._written.add(name)
+                self._write(b'{"blob":"%b","value":%b}\n' % (name.encode(), encoded))
+
+    def _write(self, line: bytes) -> None:
+        if self.failure is None:
+            try:
+                self.out.write(line)
+            except OSError as exc:
+                self.failure = exc
+            else:
+                self.n_bytes += len(line)
+
+
+@define(eq=False)
+class Recorder:
+    """Writes every call of ``receive`` to ``tape``; an exception of the session is noted and passes through.
+
+    Args:
+        rules: what may differ when this session is replayed; None takes the preset for the client's User-Agent.
+    """
+
+    session: SessionLike
+    tape: Tape
+    rules: Sequence[Any] | None = None
+    _number: int = field(init=False, default=0)
+    _last_sample: str = field(init=False, default="")
+    _running: dict[str, tuple[str, int]] = field(init=False, factory=dict)  # sample id -> key, offset of its start
+
+    @property
+    def closed(self) -> bool:
+        return self.session.closed
+
+    @property
+    def deadline(self) -> float:
+        return self.session.deadline
+
+    def receive(self, event: Event, *, now: float) -> list[Effect]:
+        head = self._short(event, now)
+        checked = ""
+        if head is None:
+            head, checked = self._full(event, now)
+        at = self.tape.begin(head)
+        try:
+            effects = self.session.receive(event, now=now)
+        except BaseException as exc:
+            self.tape.end({"raised": type(exc).__name__})  # this line ends here; other sessions write on
+            self.tape.flush()
+            raise
+        if not checked and all(isinstance(effect, Send) for effect in effects):
+            self.tape.end({"h": sent_digest(effects)})
+        else:
+            out = [*map(self.tape.packer.effect, effects)]
+            self.tape.end({"out": out, "h": checked or sent_digest(effects)})
+        self._index(event, effects, at)
+        return effects
+
+    def _full(self, event: Event, now: float) -> tuple[dict[str, Any], str]:
+        packed = orjson.dumps(self.tape.packer.event(event))
+        checked = digest(packed, 8)
+        if not isinstance(event, Opened):
+            return {"step": self._number, "t": now, "in": orjson.Fragment(packed)}, checked
+        self.tape.n_sessions += 1
+        self._number = self.tape.n_sessions
+        rules = preset_for(event.agent) if self.rules is None else self.rules
+        return {"open": self._number, "t": now, "rules": [*rules], "in": orjson.Fragment(packed)}, checked
+
+    def _short(self, event: Event, now: float) -> dict[str, Any] | None:
+        """The short form of ``event``, if it has one: strings of one kind, for the sample that was started last."""
+        if not isinstance(event, Sampled) or event.sample_id != self._last_sample or not event.batch:
+            return None
+        kind = type(event.batch[0])
+        if event.sample_id not in self._running or (key := SHORT_KEYS.get(kind)) is None:  # type: ignore[arg-type]
+            return None
+        if any(type(increment) is not kind for increment in event.batch):
+            return None
+        texts = [increment.text for increment in event.batch]  # type: ignore[union-attr]
+        if not "".join(texts).isascii():
+            try:
+                orjson.dumps(texts)
+            except orjson.JSONEncodeError:
+                return None  # a lone surrogate
+        return {"s": self._number, "t": now, key: texts} if sum(map(len, texts)) < BLOB_BYTES // 4 else None
+
+    def _index(self, event: Event, effects: list[Effect], at: int) -> None:
+        """Write a ``turn`` line when a sample has ended: its conversation's key, and where its steps are."""
+        if isinstance(event, Sampled):
+            self.tape.n_calls += sum(isinstance(increment, ToolCall) for increment in event.batch)
+        ended = isinstance(event, SampleFailed) or (
+            isinstance(event, Sampled) and any(isinstance(increment, Finish) for increment in event.batch)
+        )
+        if ended and (run := self._running.pop(event.sample_id, None)) is not None:  # type: ignore[union-attr]
+            self.tape.n_turns += 1
+            self.tape.begin({"turn": self._number, "sample": event.sample_id, "key": run[0]})  # type: ignore[union-attr]
+            self.tape.end({"at": [run[1], at]})
+            self.tape.flush()
+        for effect in effects:
+            match effect:
+                case StartSample(sample_id, context=context):
+                    self._last_sample = sample_id
+                    self._running[sample_id] = context.fold.key, at
+                case CancelSample(sample_id):
+                    self._running.pop(sample_id, None)  # nobody knows how it would have ended: no turn

@@ -1,0 +1,181 @@
+"""The recorded samples of a fixture: what each was asked, and what it answered, with its times."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from attrs import define, field
+
+from turntape.core.canonical import Item
+from turntape.core.seam import (
+    Arguments,
+    Effect,
+    Finish,
+    Increment,
+    Message,
+    Reasoning,
+    Refusal,
+    Sampled,
+    SampleFailed,
+    Started,
+    StartSample,
+    Summary,
+    Text,
+    ToolCall,
+)
+from turntape.core.session import Session
+from turntape.transport.driver import SessionLike
+
+from .errors import Divergence
+from .fixture import Fixture, Step
+
+NewSession = Callable[[], SessionLike]
+
+
+@define(eq=False)
+class Take:
+    """One recorded sample.
+
+    Attributes:
+        line: of the file, where it was started.
+        began: seconds since its session's ``Opened``.
+        events: what its backend did, each with its seconds since ``began``.
+        whole: it ended, well or not; a sample that was cancelled or cut off is no answer to anything.
+    """
+
+    fixture: Fixture
+    line: int
+    session: int
+    began: float
+    start: StartSample
+    rules: tuple[object, ...]
+    events: list[tuple[float, Started | Sampled | SampleFailed]] = field(factory=list)
+    whole: bool = False
+
+    @property
+    def where(self) -> str:
+        return f"{self.fixture.name}:{self.line}"
+
+    @property
+    def failure(self) -> SampleFailed | None:
+        last = self.events[-1][1] if self.events else None
+        return last if isinstance(last, SampleFailed) else None
+
+    @property
+    def finish(self) -> Finish | None:
+        last = self.events[-1][1] if self.events else None
+        return next((i for i in last.batch if isinstance(i, Finish)), None) if isinstance(last, Sampled) else None
+
+    @property
+    def first_token_s(self) -> float:
+        """Seconds until the first increment; infinite if there was none."""
+        return next((at for at, event in self.events if isinstance(event, Sampled) and event.batch), math.inf)
+
+    @property
+    def duration_s(self) -> float:
+        return self.events[-1][0] if self.events else 0.0
+
+    def said(self) -> list[Item]:
+        """The items that its increments make, without ids, as far as it came."""
+        items: list[dict[str, Any]] = []
+        for increment in self.increments():
+            match increment:
+                case Message(phase):
+                    items.append(_message() if phase is None else {**_message(), "phase": phase})
+                case ToolCall(call_id, name, namespace, custom):
+                    kind, payload = ("custom_tool_call", "input") if custom else ("function_call", "arguments")
+                    own = {} if namespace is None else {"namespace": namespace}
+                    items.append({"type": kind, "call_id": call_id, "name": name, payload: "", **own})
+                case Arguments(text) if items:
+                    items[-1]["input" if items[-1]["type"] == "custom_tool_call" else "arguments"] += text
+                case Text(text):
+                    _grow(_last(items, "message"), "content", "output_text", "text", text)
+                case Refusal(text):
+                    _grow(_last(items, "message"), "content", "refusal", "refusal", text)
+                case Reasoning(text):
+                    _grow(_last(items, "reasoning"), "content", "reasoning_text", "text", text)
+                case Summary(text):
+                    _grow(_last(items, "reasoning"), "summary", "summary_text", "text", text)
+        return [Item.of(item) for item in items]
+
+    def increments(self) -> Iterator[Increment]:
+        for _, event in self.events:
+            if isinstance(event, Sampled):
+                yield from event.batch
+
+
+def _message() -> dict[str, Any]:
+    return {"type": "message", "role": "assistant", "content": []}
+
+
+def _last(items: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    """The open item, if it is one of ``kind``; else a new one."""
+    if not items or items[-1]["type"] != kind:
+        items.append(_message() if kind == "message" else {"type": kind, "summary": [], "content": []})
+    return items[-1]
+
+
+def _grow(item: dict[str, Any], where: str, kind: str, key: str, text: str) -> None:
+    parts = item[where]
+    if not parts or parts[-1]["type"] != kind:
+        parts.append({"type": kind, key: ""})
+    parts[-1][key] += text
+
+
+def refeed(fixture: Fixture, new_session: NewSession = Session) -> Iterator[tuple[Step, Sequence[Effect], str | None]]:
+    """Feed a recording to fresh sessions; yield each step, what a session of today answers, and what it raised."""
+    sessions: dict[int, SessionLike] = {}
+    for step in fixture.steps:
+        session = sessions.get(step.session)
+        if session is None:
+            session = sessions[step.session] = new_session()
+        try:
+            effects = session.receive(step.event, now=step.at)
+        except Exception as exc:  # noqa: BLE001 - whatever it is, it is the answer
+            yield step, (), type(exc).__name__
+        else:
+            yield step, effects, None
+
+
+def takes(fixture: Fixture, new_session: NewSession = Session) -> list[Take]:
+    """Every sample that the recording started, oldest first. Conversations are rebuilt by today's core.
+
+    Raises:
+        Divergence: today's core does not start the samples that were recorded.
+    """
+    found: dict[tuple[int, str], Take] = {}
+    rules: dict[int, tuple[object, ...]] = {}
+    for step, effects, raised in refeed(fixture, new_session):
+        if step.session not in rules:
+            rules[step.session] = fixture.rules + step.rules
+        if raised is not None and raised != step.raised:
+            raise Divergence(
+                fixture.name, step.line, f"today's session raises {raised} here; `turntape verify` says more"
+            )
+        event = step.event
+        if isinstance(event, Started | Sampled | SampleFailed):
+            take = found.get((step.session, event.sample_id))
+            if take is not None and not take.whole:
+                take.events.append((round(step.at - take.began, 6), event))
+                take.whole = isinstance(event, SampleFailed) or take.finish is not None
+        for effect in effects:
+            if isinstance(effect, StartSample):
+                take = Take(fixture, step.line, step.session, step.at, effect, rules[step.session])
+                found[step.session, effect.sample_id] = take
+        _check_started(fixture, step, effects)
+    return [*found.values()]
+
+
+def _check_started(fixture: Fixture, step: Step, effects: Sequence[Effect]) -> None:
+    if step.out is None:
+        return
+    recorded = [effect.get("sample_id") for effect in step.out if effect.get("type") == "StartSample"]
+    today = [effect.sample_id for effect in effects if isinstance(effect, StartSample)]
+    if recorded != today:
+        raise Divergence(
+            fixture.name,
+            step.line,
+            "this version of Turntape starts other samples here than the one that recorded; `turntape verify` says more",
+            str(recorded),
+            str(today),
+        )

@@ -1,0 +1,115 @@
+"""Feed a recording to fresh sessions: the same events must give the same effects, byte for byte."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+from attrs import frozen
+
+from turntape.core.seam import Effect, Send, StartSample
+from turntape.core.session import Session
+
+from .differences import differences, excerpts
+from .errors import Divergence
+from .fixture import Blob, Fixture, Step, Turn
+from .packing import MissingBlob, Packer, Unpacker, decode, digest, encode
+from .recorder import sent_digest
+from .takes import NewSession, refeed
+
+
+@frozen
+class Verified:
+    """What was found equal.
+
+    Attributes:
+        whole: the file ends with a whole line.
+    """
+
+    n_sessions: int
+    n_steps: int
+    n_turns: int
+    whole: bool
+
+    def __str__(self) -> str:
+        parts = ((self.n_sessions, "session"), (self.n_steps, "step"), (self.n_turns, "turn"))
+        counted = ", ".join(f"{n:,} {name}{'' if n == 1 else 's'}" for n, name in parts)
+        return f"{counted}: equal byte for byte" + ("" if self.whole else "; the last line was cut off")
+
+
+def verify(fixture: Fixture, new_session: NewSession = Session) -> Verified:
+    """Check every line in the file's order: no driver, no backend, no network.
+
+    Raises:
+        Divergence: the first line that is not what today's core makes of the recording, or that was edited.
+    """
+    answers = refeed(fixture, new_session)
+    keys: dict[tuple[int, str], str] = {}
+    n_steps = n_turns = 0
+    sessions = set[int]()
+    last = next((line for line in reversed(fixture.lines) if not isinstance(line, Blob)), None)
+    for line in fixture.lines:
+        match line:
+            case Blob(number, name, value):
+                if digest(encode(value)) != name:
+                    problem = f"the value is not the one that was filed as {name}: one of them was edited"
+                    raise Divergence(fixture.name, number, problem)
+            case Turn(number, session, sample_id, key):
+                n_turns += 1
+                if (today := keys.get((session, sample_id), "no such sample")) != key:
+                    raise Divergence(fixture.name, number, "the turn answers another conversation", key, today)
+            case Step():
+                step, effects, raised = next(answers)
+                n_steps += 1
+                sessions.add(step.session)
+                for effect in effects:
+                    if isinstance(effect, StartSample):
+                        keys[step.session, effect.sample_id] = effect.context.fold.key
+                _check(fixture, step, effects, raised, may_lack_blobs=step is last)
+    return Verified(len(sessions), n_steps, n_turns, fixture.whole)
+
+
+def _check(
+    fixture: Fixture, step: Step, effects: Sequence[Effect], raised: str | None, *, may_lack_blobs: bool
+) -> None:
+    def diverge(problem: str, expected: str = "", got: str = "") -> None:
+        raise Divergence(fixture.name, step.line, problem, expected, got)
+
+    cut = step.out is None and step.sent is None and step.raised is None
+    if step.checked is not None and step.packed is not None and digest(encode(step.packed), 8) != step.checked:
+        diverge("the event is not the one that was recorded: it was edited")
+    if raised != step.raised and not (cut and raised is None):
+        diverge("the session ends otherwise", step.raised or "with effects", raised or "with effects")
+    if cut or raised is not None:
+        return
+    if step.sent is not None and (got := sent_digest(effects)) != step.sent:
+        sent = b"\n".join(entry for effect in effects if isinstance(effect, Send) for entry in effect.data)
+        diverge("other bytes are sent than were recorded", f"hash {step.sent}", f"hash {got}, of {sent[:300]!r}")
+    if step.out is None:
+        return
+    packer = Packer()
+    today = [*map(packer.effect, effects)]
+    same = orjson.dumps(today) == encode(step.out)
+    if same and may_lack_blobs:
+        return
+    try:
+        recorded = Unpacker(fixture.blobs).effects(step.out)
+    except MissingBlob as exc:
+        return diverge(str(exc))
+    if not same:
+        blobs = {name: decode(value) for name, value in packer.new.items()}
+        plain = Unpacker(blobs).effects(orjson.loads(orjson.dumps(today)))
+        if encode(plain) != encode(recorded):
+            diverge(*_first_difference(recorded, plain))
+
+
+def _first_difference(recorded: list[dict[str, Any]], today: list[dict[str, Any]]) -> tuple[str, str, str]:
+    """What differs, and both sides around it."""
+    difference = next(differences(recorded, today), None)
+    if difference is None:
+        return "the keys of an effect stand in another order", "", ""
+    number, *path = difference.path
+    n = int(number)
+    name = (recorded[n] if n < len(recorded) else today[n]).get("type", "effect")
+    place = f"effect {n + 1} ({name})" + (f" differs at {'.'.join(path)}" if path else " is on one side only")
+    expected, got = excerpts(difference.expected, difference.got)
+    return place, expected, got
