@@ -74,7 +74,7 @@ class ChatBackend:
     url: str = field(repr=False)
     key: str | None = field(default=None, repr=False, converter=_checked_key)
     models: tuple[str, ...] = ()
-    dialect: Dialect = DEFAULT
+    dialect: Dialect = field(default=DEFAULT, repr=lambda dialect: dialect.name)
     client: HttpClient = field(factory=HttpClient, repr=False)
     new_call_id: Callable[[], str] = field(default=_new_call_id, repr=False)
     target: Target = field(init=False)
@@ -106,13 +106,20 @@ class ChatBackend:
                 if not 200 <= response.status < 300:
                     raise await self._refusal(response)
                 yield ()
-                while not reader.done and (events := await self._events(response, reader)) is not None:
-                    if batch := reader.feed(events):
+                batch: Batch = ()
+                while not reader.ended and (events := await self._events(response, reader)) is not None:
+                    batch = reader.feed(events)
+                    if batch and not reader.ended:
                         yield batch
-                    if reader.failure is not None:
-                        raise reader.failure
+                        batch = ()
                 self.renderer.reasoning_field = reader.reasoning_field or self.renderer.reasoning_field
-                yield reader.end()
+                try:
+                    last = reader.end()
+                except BackendError:
+                    if batch:
+                        yield batch
+                    raise
+                yield batch + last
                 await response.drain(DRAIN_S)
         except HttpError as exc:
             raise self._refusals.failed(exc) from None
@@ -163,9 +170,7 @@ def encode_request(model: str, request: ResponseCreate, rendered: Rendered, dial
         settings["response_format"] = response_format
     if request.prompt_cache_key is not None and dialect.cache_field is not None:
         settings[dialect.cache_field] = request.prompt_cache_key
-    tools = request_fields(
-        rendered.offer, request.choice, dialect, request.tool_choice is not None, request.parallel_tool_calls
-    )
+    tools = request_fields(rendered.offer, request.choice, dialect, request.parallel_tool_calls)
     head = b'{"model":' + orjson.dumps(model) + b',"messages":['
     return head, rendered.messages(*instructions), b"]" + tools + b"," + orjson.dumps(settings)[1:]
 

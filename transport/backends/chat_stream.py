@@ -89,10 +89,15 @@ class ChunkReader:
     _waiting: list[_Call | Increment] = field(factory=list)
     _out: list[Increment] = field(factory=list)
 
+    @property
+    def ended(self) -> bool:
+        """Nothing more is worth reading: call ``end``."""
+        return self.done or self.failure is not None
+
     def feed(self, events: list[bytes]) -> tuple[Increment, ...]:
-        """What the chunks of one read say. Look at ``failure`` after it."""
+        """What the chunks of one read say."""
         for event in events:
-            if self.done or self.failure is not None:
+            if self.ended:
                 break
             if event.strip() == b"[DONE]":
                 self.done = True
@@ -105,8 +110,10 @@ class ChunkReader:
         """The stream ended: what was held back, and ``Finish``.
 
         Raises:
-            BackendError: it ended too early, or said nothing at all.
+            BackendError: ``failure``, or it ended too early, or said nothing at all.
         """
+        if self.failure is not None:
+            raise self.failure
         if self.finish_reason is None and not (self.done and self._has_output):
             raise self.refusals.broken(
                 "ended its answer without saying that it is finished" if self._has_output else "sent an empty answer"

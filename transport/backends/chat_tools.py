@@ -106,31 +106,32 @@ class Offer:
         return self if names is self.names else Offer(self.tools, names, self.encoded)
 
 
-def request_fields(offer: Offer, choice: ToolChoice, dialect: Dialect, chosen: bool, parallel: bool | None) -> bytes:
+def request_fields(offer: Offer, choice: ToolChoice, dialect: Dialect, parallel: bool | None) -> bytes:
     """``tools`` and the fields about them, each with a comma before it; b"" when there are no tools.
 
+    What every server does anyway ("auto", parallel calls) is left out: strict ones refuse fields they do not know.
+
     Args:
-        chosen: the client wrote a ``tool_choice``.
         parallel: ``parallel_tool_calls`` as the client wrote it.
     """
     if not offer.encoded:
         return b""
     unique = list({key_of(tool): tool for tool in offer.tools}.values())
     only: Sequence[int] = range(len(unique))
-    value: Any = choice.mode
+    mode: Any = choice.mode
     if choice.only is not None:
-        only_named = [n for n in only if unique[n].name in choice.only]
-        if only_named and choice.mode == "required" and len(only_named) == 1 and dialect.named_choice:
-            value = {"type": "function", "function": {"name": offer.names.wire[key_of(unique[only_named[0]])]}}
-        elif only_named:
-            only = only_named
+        named = [n for n in only if unique[n].name in choice.only]
+        if not named:
+            mode = "none"
+        elif dialect.named_choice and mode == "required" and len(named) == 1:
+            mode = {"type": "function", "function": {"name": offer.names.wire[key_of(unique[named[0]])]}}
         else:
-            value = "none"
+            only = named
     fields = b',"tools":[' + b",".join(offer.encoded[n] for n in only) + b"]"
-    if chosen:
-        fields += b',"tool_choice":' + orjson.dumps(value)
-    if parallel is not None and dialect.parallel:
-        fields += b',"parallel_tool_calls":' + orjson.dumps(parallel)
+    if mode != "auto":
+        fields += b',"tool_choice":' + orjson.dumps(mode)
+    if parallel is False and dialect.parallel:
+        fields += b',"parallel_tool_calls":false'
     return fields
 
 
