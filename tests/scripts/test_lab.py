@@ -5,13 +5,15 @@ from typing import Any
 
 import orjson
 import pytest
-import trio.testing
+import trio
 
 from turntape.core.context import Context
 from turntape.core.seam import Arguments, Increment, StartSample, Summary, Text, ToolCall
 from turntape.core.wire import structure_create
 from turntape.transport.backends.script import Script
 from turntape.transport.backends.scripted import ScriptedBackend
+
+pytestmark = pytest.mark.usefixtures("autojump_clock")
 
 LAB = Script.load(Path(__file__).parent / "lab.toml")
 
@@ -117,9 +119,10 @@ async def test_a_first_call_follows_a_thought() -> None:
         assert isinstance((await said(0, name))[0], Summary)
 
 
-async def test_a_slow_prompt_is_slow(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_slow_prompt_is_slow() -> None:
     """A prompt with LAB-SLOW gives an event each half second, long enough to be interrupted."""
     began = trio.current_time()
     got = await said(0, "exec_command", user="LAB-SLOW First task")
     n_tokens = sum(isinstance(increment, Text | Summary) for increment in got)
-    assert trio.current_time() - began == (n_tokens - 1) / 2 > 10
+    assert trio.current_time() - began == pytest.approx(0.1 + (n_tokens - 1) / 2)
+    assert trio.current_time() - began > 10

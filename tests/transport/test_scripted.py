@@ -182,7 +182,7 @@ async def test_a_rule_with_times_gives_way_to_the_next() -> None:
 
 async def test_no_rule_that_holds_is_a_refusal_that_says_why() -> None:
     """A script without an answer refuses the request, with what it saw and what to add."""
-    with pytest.raises(BackendError, match="2 tool outputs since the user said 'Please list.*Add a last") as caught:
+    with pytest.raises(BackendError, match=r"2 tool outputs since the user said 'Please list.*Add a last") as caught:
         await take(script("[[rule]]\nwhen = { model = 'other' }\nsay = []"), start(TURN))
     assert caught.value.status == 400
 
