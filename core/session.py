@@ -444,7 +444,6 @@ class Session:
         while len(self._items) > self._opened.limits.n_referable:
             del self._items[next(iter(self._items))]
         ended = response.snapshot_event(response.ending_type, response.ending)
-        self._enqueue(lane)
         return self._answered_over_http(Send((ended,)))
 
     def _fail(self, lane: Lane, code: str, message: str) -> list[Effect]:
@@ -454,14 +453,12 @@ class Session:
         if lane.sample_id is not None:
             self._sample_over(lane)
         snapshot = response.snapshot("failed", error={"code": code, "message": message})
-        self._enqueue(lane)
         return self._answered_over_http(Send((response.snapshot_event("response.failed", snapshot),)))
 
     def _refuse(self, lane: Lane, exc: ProtocolError, parent_id: object) -> list[Effect]:
         """A create that got its turn and cannot be served."""
         self._move(lane, Input.REFUSE)
         lane.evict(parent_id)
-        self._enqueue(lane)
         return self._answered_over_http(self._refusal(lane, exc))
 
     def _refusal(self, lane: Lane, exc: ProtocolError) -> Effect:
@@ -558,6 +555,8 @@ class Session:
         was_busy = lane.state in BUSY
         lane.move(input_)
         self._n_busy += (lane.state in BUSY) - was_busy
+        if was_busy:
+            self._enqueue(lane)
 
     def _lane(self, stream_id: str | None) -> Lane:
         if stream_id not in self.lanes:
