@@ -3,16 +3,19 @@
 import logging
 import os
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 import click
+import orjson
 import trio
 
 from turntape.core.session import Session
+from turntape.replay.errors import ReplayError
+from turntape.replay.stub import FixtureBackend
 from turntape.transport.backends.base import Backend
 from turntape.transport.backends.chat import ChatBackend
 from turntape.transport.backends.script import Script, ScriptError
@@ -55,6 +58,40 @@ def record(listen: Listen, model: Model, *, out: Path, agent: tuple[str, ...], a
     return code
 
 
+def stub(listen: Listen, *, fixtures: Sequence[Path], strict: bool, as_json: bool) -> int:
+    """Answer from recordings until a signal; 1 if a request found no take, or under ``strict`` a take no request."""
+    try:
+        backend = FixtureBackend.load(fixtures)
+    except ReplayError as exc:
+        raise click.UsageError(str(exc)) from exc
+    code = _start(_stub, listen, backend, fixtures)
+    unused = backend.unused()
+    if as_json:
+        click.echo(orjson.dumps({"misses": backend.misses, "unused": unused}, option=orjson.OPT_INDENT_2))
+    for miss in backend.misses:
+        click.echo(f"miss: {miss}", err=True)
+    for take in unused:
+        click.echo(f"not used: {take}", err=True)
+    return 1 if backend.misses or (strict and unused) else code
+
+
+async def _stub(listen: Listen, keys: tuple[str, ...], backend: FixtureBackend, fixtures: Sequence[Path]) -> int:
+    served = Served(
+        listen=listen,
+        keys=keys,
+        models=backend.models,
+        new_session=Session,
+        backend=backend,
+        store=MemoryStore(),
+    )
+
+    def started(url: str) -> None:
+        notes = {"fixtures": ", ".join(map(str, fixtures))}
+        announce(url, notes, listen=listen, keys=keys, model=served.default_model)
+
+    return await run(served, started=started)
+
+
 def _start(command: Callable[..., Awaitable[int]], listen: Listen, *rest: object, **more: object) -> int:
     """Check what can be checked before anything is opened, then run ``command`` under Trio."""
     keys = read_keys(listen.key_file, option="--key-file") if listen.key_file else ()
@@ -77,7 +114,9 @@ async def _serve(
 ) -> int:
     async with open_backend(model) as backend, open_store(model.store) as store:
         models = tuple(dict.fromkeys(name for name in (model.model, *backend.models) if name))
-        new_session: Callable[[], SessionLike] = recording.session if recording else Session
+        new_session: Callable[[], SessionLike] = Session
+        if recording:
+            new_session = recording.session
         served = Served(
             listen=listen,
             keys=keys,
@@ -87,18 +126,22 @@ async def _serve(
             store=store,
             beside=recording.keep_flushed if recording else None,
         )
-        first = models[0] if models else ""
 
         def started(url: str) -> None:
             notes = {"backend": str(model.backend), "store": str(model.store)}
             if recording:
                 notes["recording"] = str(recording.path)
-            announce(url, notes, listen=listen, keys=keys, model=first, quiet=bool(agent))
+            announce(url, notes, listen=listen, keys=keys, model=served.default_model, for_agent=bool(agent))
 
         async def run_agent(url: str) -> int:
             key = keys[0] if keys else ""
             command = agents.launch(
-                agent, url=url, key=key, model=first, websocket=listen.websocket, environment=os.environ
+                agent,
+                url=url,
+                key=key,
+                model=served.default_model,
+                websocket=listen.websocket,
+                environment=os.environ,
             )
             try:
                 return await agents.run(command)
@@ -109,27 +152,24 @@ async def _serve(
 
 
 def announce(
-    url: str, notes: dict[str, str], *, listen: Listen, keys: tuple[str, ...], model: str, quiet: bool = False
+    url: str, notes: dict[str, str], *, listen: Listen, keys: tuple[str, ...], model: str, for_agent: bool = False
 ) -> None:
     """Say where the server listens and how to reach it; the line that programs wait for stands alone on stdout.
 
     Args:
-        quiet: standard output belongs to an agent: say all of it on standard error.
+        for_agent: one is about to be started: standard output is its own, and nobody else needs the address.
     """
-    if keys:
-        notes["keys"] = f"{len(keys)}, from {listen.key_file}"
-        key = '"$KEY"'  # never the key itself
-    else:
-        notes["keys"] = "none asked for; only this machine can connect"
-        key = agents.NO_KEY
-    overrides = agents.codex_overrides(url=url, model=model, websocket=listen.websocket)
-    codex = shlex.join(["codex", *(part for value in overrides for part in ("-c", value))])
-    notes["Codex"] = f"{agents.KEY_VARIABLE}={key} {codex}"
-    notes["SDK"] = f"OPENAI_BASE_URL={url} OPENAI_API_KEY={key}"
+    notes["keys"] = f"{len(keys)}, from {listen.key_file}" if keys else "none asked for; only this machine can connect"
+    if not for_agent:
+        key = '"$KEY"' if keys else agents.NO_KEY  # never a key itself
+        overrides = agents.codex_overrides(url=url, model=model, websocket=listen.websocket)
+        codex = shlex.join(["codex", *(part for value in overrides for part in ("-c", value))])
+        notes["Codex"] = f"{agents.KEY_VARIABLE}={key} {codex}"
+        notes["SDK"] = f"OPENAI_BASE_URL={url} OPENAI_API_KEY={key}"
     click.echo(f"turntape {__version__}", err=True)
     for name, note in notes.items():
-        click.echo(f"  {name:<10}{note}", err=True)
-    click.echo(f"listening on {url}", err=quiet)
+        click.echo(f"  {name:<11}{note}", err=True)
+    click.echo(f"listening on {url}", err=for_agent)
 
 
 @asynccontextmanager
@@ -142,7 +182,10 @@ async def open_backend(model: Model) -> AsyncIterator[Backend]:
     backend: Backend
     if model.backend.kind == "chat":
         key = backend_key(model.backend_key_file)
-        backend = ChatBackend(model.backend.url, key=key, models=(model.model,) if model.model else ())
+        try:
+            backend = ChatBackend(model.backend.url, key=key, models=(model.model,) if model.model else ())
+        except ValueError as exc:
+            raise click.UsageError(f"--backend: {exc}") from exc
     else:
         try:
             script = Script.load(model.backend.script) if model.backend.script else Script.default()
@@ -170,7 +213,7 @@ async def open_store(spec: StoreSpec) -> AsyncIterator[Store]:
         try:
             store = await SqliteStore.open(spec.path)
         except StoreError as exc:
-            raise EnvironmentFailed(f"--store: {exc}") from exc
+            raise EnvironmentFailed(str(exc)) from exc
     try:
         yield store
     finally:

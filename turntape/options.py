@@ -37,7 +37,7 @@ class BackendSpec:
 
     def __str__(self) -> str:
         if self.kind == "chat":
-            return f"chat+{self.url}"
+            return f"chat+{self.url.partition('?')[0]}"  # a query may hold a key
         return f"scripted:{self.script}" if self.script else "scripted (built in)"
 
 

@@ -38,6 +38,10 @@ class Served:
     store: Store
     beside: Callable[[], Awaitable[None]] | None = None
 
+    @property
+    def default_model(self) -> str:
+        return self.models[0] if self.models else ""
+
 
 @define
 class _Stop:
@@ -120,7 +124,7 @@ async def _serve(
         max_message_bytes=listen.max_message_bytes,
         limits=Limits(keepalive_s=listen.keepalive),
         models=served.models,
-        default_model=served.models[0] if served.models else "",
+        default_model=served.default_model,
         grace_s=listen.grace,
     )
     await serve(
