@@ -127,7 +127,7 @@ class HttpConnection:
         self._chunked = True
         self._eof = False
         self._n_requests = 0
-        self.fields: list[tuple[str, str]] = []  # header fields that every answer to this request has
+        self.fields = [("x-request-id", request_id())]  # header fields that every answer to this request has
         self.room, self.flush = outbox.room, outbox.flush
 
     async def next_request(self) -> Request | None:

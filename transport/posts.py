@@ -52,11 +52,13 @@ class _PostLink:
     def __init__(self, connection: HttpConnection, text: str) -> None:
         self._connection, self._text = connection, text
         self.gone_code: int | None = None
+        self.gone = False
         self.room = connection.room
 
     async def __aiter__(self) -> AsyncIterator[str]:
         yield self._text
         await self._connection.gone()
+        self.gone = True
 
 
 class EventStreamLink(_PostLink):
@@ -197,6 +199,6 @@ async def run_post(
         await service.run(link, service.opened(headers, transport=transport, owner=owner))
     except* Exception:
         logger.exception("session crashed")
-    if not connection.unanswered:
+    if link.gone or not connection.unanswered:
         return None
     return error_answer(500, "The server had an error while it answered.", code="server_error")

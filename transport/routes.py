@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 import trio
+from attrs import frozen
 
 from turntape.core.errors import ShuttingDown
 
@@ -25,8 +26,25 @@ MODELS = "/v1/models"
 
 PREFLIGHT_S = 600
 
-Handler = Callable[[Service, HttpConnection, Request, str, str], Awaitable[Answer | None]]
-"""Answers with the connection itself, or by what it returns. The strings are the owner and what the path names."""
+
+@frozen
+class Call:
+    """One request of a client that has been let in.
+
+    Attributes:
+        owner: label of its key.
+        named: what the path names: a response or a model.
+    """
+
+    service: Service
+    connection: HttpConnection
+    request: Request
+    owner: str
+    named: str
+
+
+Handler = Callable[[Call], Awaitable[Answer | None]]
+"""Gives what to answer; None where it has answered through the connection itself."""
 
 
 async def answer_request(service: Service, connection: HttpConnection, request: Request) -> None:
@@ -77,12 +95,7 @@ def admit(service: Service, connection: HttpConnection, request: Request, *, nee
 
 async def _answer(service: Service, connection: HttpConnection, request: Request) -> Answer | None:
     owner = admit(service, connection, request, needs_key=request.path != "/healthz")
-    path = request.path
-    for pattern, methods in ROUTES:
-        if match := re.fullmatch(pattern, path.rstrip("/")):
-            break
-    else:
-        raise Refused(error_answer(404, f"Unknown path {path[:200]!r}.", code="not_found"))
+    methods, named = _find(request.path)
     if request.method == "OPTIONS" and request.headers.get("origin"):
         return _preflight(request, methods)
     handler = methods.get(request.method) or (methods.get("GET") if request.method == "HEAD" else None)
@@ -91,12 +104,20 @@ async def _answer(service: Service, connection: HttpConnection, request: Request
         raise Refused(
             error_answer(
                 405,
-                f"Method {request.method[:32]} is not allowed on {path[:200]}; use {allow}.",
+                f"Method {request.method[:32]} is not allowed on {request.path[:200]}; use {allow}.",
                 code="method_not_allowed",
                 headers=(("allow", allow),),
             )
         )
-    return await handler(service, connection, request, owner, match[1] if match.lastindex else "")
+    return await handler(Call(service, connection, request, owner, named))
+
+
+def _find(path: str) -> tuple[dict[str, Handler], str]:
+    """What the path does by method, and what it names; raises ``Refused`` with 404."""
+    for pattern, methods in ROUTES:
+        if match := re.fullmatch(pattern, path.rstrip("/")):
+            return methods, match[1] if match.lastindex else ""
+    raise Refused(error_answer(404, f"Unknown path {path[:200]!r}.", code="not_found"))
 
 
 def _preflight(request: Request, methods: dict[str, Handler]) -> Answer:
@@ -114,17 +135,17 @@ def _preflight(request: Request, methods: dict[str, Handler]) -> Answer:
 # --- responses ----------------------------------------------------------------------------------------
 
 
-async def _create(service: Service, connection: HttpConnection, request: Request, owner: str, _: str) -> Answer | None:
-    return await run_post(service, connection, request.headers, owner)
+async def _create(call: Call) -> Answer | None:
+    return await run_post(call.service, call.connection, call.request.headers, call.owner)
 
 
-async def _count(service: Service, connection: HttpConnection, request: Request, owner: str, _: str) -> Answer | None:
-    return await run_post(service, connection, request.headers, owner, counts=True)
+async def _count(call: Call) -> Answer | None:
+    return await run_post(call.service, call.connection, call.request.headers, call.owner, counts=True)
 
 
-async def _not_upgraded(service: Service, _: HttpConnection, request: Request, __: str, ___: str) -> Answer:
+async def _not_upgraded(call: Call) -> Answer:
     """GET without an upgrade, or with one that is switched off. 426 sends Codex to HTTP at once (2026-11)."""
-    if service.settings.websocket:
+    if call.service.settings.websocket:
         message, upgrade = "GET opens a WebSocket here; upgrade, or use POST.", "websocket"
     else:
         message, upgrade = "WebSockets are switched off on this server; use POST.", "HTTP/1.1"
@@ -133,10 +154,10 @@ async def _not_upgraded(service: Service, _: HttpConnection, request: Request, _
     )
 
 
-async def _stored(service: Service, response_id: str, owner: str) -> StoredResponse:
-    found = await service.store.get(response_id, owner)
+async def _stored(call: Call) -> StoredResponse:
+    found = await call.service.store.get(call.named, call.owner)
     if found is None:
-        raise Refused(_not_found(response_id))
+        raise Refused(_not_found(call.named))
     return found
 
 
@@ -146,37 +167,34 @@ def _not_found(response_id: str) -> Answer:
     )
 
 
-async def _get(service: Service, _: HttpConnection, request: Request, owner: str, response_id: str) -> Answer:
-    if request.query.get("stream") == "true":
+async def _get(call: Call) -> Answer:
+    if call.request.query.get("stream") == "true":
         return error_answer(
             400, "Only a background response can be streamed again.", code="unsupported_parameter", param="stream"
         )
-    return Answer(200, (await _stored(service, response_id, owner)).response)
+    return Answer(200, (await _stored(call)).response)
 
 
-async def _delete(service: Service, _: HttpConnection, __: Request, owner: str, response_id: str) -> Answer:
-    if not await service.store.delete(response_id, owner):
-        return _not_found(response_id)
-    return Answer(200, orjson.dumps({"id": response_id, "object": "response", "deleted": True}))
+async def _delete(call: Call) -> Answer:
+    if not await call.service.store.delete(call.named, call.owner):
+        return _not_found(call.named)
+    return Answer(200, orjson.dumps({"id": call.named, "object": "response", "deleted": True}))
 
 
-async def _cancel(_: Service, __: HttpConnection, ___: Request, ____: str, _____: str) -> Answer:
+async def _cancel(call: Call) -> Answer:
     return error_answer(400, "Only a background response can be cancelled.", code="invalid_request_error")
 
 
-async def _input_items(service: Service, _: HttpConnection, request: Request, owner: str, response_id: str) -> Answer:
-    order, limit, after = (
-        request.query.get("order", "desc"),
-        request.query.get("limit", "20"),
-        request.query.get("after"),
-    )
+async def _input_items(call: Call) -> Answer:
+    query, response_id = call.request.query, call.named
+    order, limit, after = query.get("order", "desc"), query.get("limit", "20"), query.get("after")
     if order not in ("asc", "desc"):
         message = f"Invalid value for 'order': expected 'asc' or 'desc', but got {order[:64]!r}."
         return error_answer(400, message, code="invalid_value", param="order")
     if not (limit.isascii() and limit.isdigit() and len(limit) < 4 and 1 <= int(limit) <= 100):
         message = f"Invalid value for 'limit': expected an integer between 1 and 100, but got {limit[:64]!r}."
         return error_answer(400, message, code="invalid_value", param="limit")
-    items = (await _stored(service, response_id, owner)).input_items
+    items = (await _stored(call)).input_items
     positions = iter(range(len(items)) if order == "asc" else reversed(range(len(items))))
     if after is not None and not any(_item(response_id, items, n)["id"] == after for n in positions):
         message = f"Invalid value for 'after': no input item has the id {after[:128]!r}."
@@ -212,18 +230,19 @@ def _model(service: Service, name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": service.started_at, "owned_by": "turntape"}
 
 
-async def _models(service: Service, _: HttpConnection, __: Request, ___: str, ____: str) -> Answer:
-    listed = [_model(service, name) for name in service.settings.models]
+async def _models(call: Call) -> Answer:
+    listed = [_model(call.service, name) for name in call.service.settings.models]
     return Answer(200, orjson.dumps({"object": "list", "data": listed}))
 
 
-async def _get_model(service: Service, _: HttpConnection, __: Request, ___: str, name: str) -> Answer:
-    if name not in service.settings.models:
-        return error_answer(404, f"The model {name[:128]!r} does not exist.", code="model_not_found", param="model")
-    return Answer(200, orjson.dumps(_model(service, name)))
+async def _get_model(call: Call) -> Answer:
+    if call.named not in call.service.settings.models:
+        message = f"The model {call.named[:128]!r} does not exist."
+        return error_answer(404, message, code="model_not_found", param="model")
+    return Answer(200, orjson.dumps(_model(call.service, call.named)))
 
 
-async def _health(_: Service, __: HttpConnection, ___: Request, ____: str, _____: str) -> Answer:
+async def _health(call: Call) -> Answer:
     return Answer(200, b'{"status":"ok"}')
 
 

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from functools import partial
 
 import trio
-from attrs import define, field
 
 from .backends.base import Backend
 from .driver import SessionLike
@@ -17,7 +16,7 @@ from .service import ServerSettings, Service
 from .store import Store
 from .websocket import serve_websocket
 
-__all__ = ["ServerSettings", "UnsafeHost", "serve"]
+__all__ = ["ServerSettings", "UnsafeHost", "serve", "serve_connection"]
 
 logger = logging.getLogger(__name__)
 
@@ -56,12 +55,13 @@ async def serve(
     service = Service(settings, new_session, backend, store, shutdown)
     listeners = await _listen(settings)
     port: int = listeners[0].socket.getsockname()[1]
-    server = _Server(service)
     async with trio.open_nursery() as connections:  # outlives the listeners
         async with trio.open_nursery() as listening:
             # serve_listeners waits and goes on when descriptors run out
             listening.start_soon(
-                partial(trio.serve_listeners, server.serve_connection, listeners, handler_nursery=connections)
+                partial(
+                    trio.serve_listeners, partial(serve_connection, service), listeners, handler_nursery=connections
+                )
             )
             task_status.started(port)
             await shutdown.wait()
@@ -82,40 +82,33 @@ async def _listen(settings: ServerSettings) -> list[trio.SocketListener]:
     return listeners
 
 
-@define(eq=False)
-class _Server:
-    """Takes connections: none of them may disturb another, or the server."""
-
-    service: Service
-    _n_open: int = field(init=False, default=0)
-
-    async def serve_connection(self, stream: trio.SocketStream) -> None:
-        """Serve one client to its end. Nothing but ``Cancelled`` leaves here."""
-        outbox = Outbox(stream)
-        self._n_open += 1
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(outbox.run)
-                if self._n_open > self.service.settings.max_connections:
-                    await _refuse(outbox)
-                else:
-                    await _serve_client(self.service, outbox)
-                nursery.cancel_scope.cancel()
-        except* (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # the client left
-        except* SlowClient as group:
-            logger.warning("client dropped: %s", group.exceptions[0])
-        except* Exception:
-            logger.exception("connection crashed")
-        finally:
-            self._n_open -= 1
-            await trio.aclose_forcefully(outbox)
+async def serve_connection(service: Service, stream: trio.abc.Stream) -> None:
+    """Serve one client to its end, whatever it does. Nothing but ``Cancelled`` leaves here, so that no
+    connection can disturb another or the server."""
+    outbox = Outbox(stream)
+    service.n_open += 1
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(outbox.run)
+            if service.n_open > service.settings.max_connections:
+                await _refuse(outbox)
+            else:
+                await _serve_client(service, outbox)
+            nursery.cancel_scope.cancel()
+    except* (trio.BrokenResourceError, trio.ClosedResourceError):
+        pass  # the client left
+    except* SlowClient as group:
+        logger.warning("client dropped: %s", group.exceptions[0])
+    except* Exception:
+        logger.exception("connection crashed")
+    finally:
+        service.n_open -= 1
+        await trio.aclose_forcefully(outbox)
 
 
 async def _refuse(outbox: Outbox) -> None:
     """503, for a WebSocket too: 429 on an upgrade is fatal to Codex (2026-11)."""
     connection = HttpConnection(outbox, max_body_bytes=0)
-    connection.fields = []
     message = "The server has as many connections as it takes; try again."
     connection.answer(
         error_answer(503, message, code="slow_down", headers=(("retry-after", "1"), ("connection", "close")))
@@ -128,7 +121,7 @@ async def _serve_client(service: Service, outbox: Outbox) -> None:
     connection = HttpConnection(outbox, max_body_bytes=service.settings.max_message_bytes)
     while (request := await connection.next_request()) is not None:
         with service.at_work():
-            if request.upgrades and request.path == RESPONSES and service.settings.websocket:
+            if request.upgrades and request.path.rstrip("/") == RESPONSES and service.settings.websocket:
                 try:
                     owner, key = admit(service, connection, request), handshake_key(request)
                 except Refused as exc:

@@ -61,6 +61,7 @@ class Service:
     shutdown: trio.Event
     guard: Guard = field(init=False)
     started_at: int = field(init=False, factory=lambda: int(time.time()))  # seconds since 1970
+    n_open: int = field(init=False, default=0)  # connections
     _n_at_work: int = field(init=False, default=0)
     _idle: trio.Event = field(init=False, factory=trio.Event)
 
