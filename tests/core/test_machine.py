@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -192,8 +192,8 @@ class SessionMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.parked())
     @rule(
-        which=st.sampled_from(["all", "all", "first", "orphan"]),
-        more=st.sampled_from(["nothing", "text", "stored", "stored", "unknown"]),
+        which=st.sampled_from(["all", "first", "first", "orphan"]),
+        more=st.sampled_from(["nothing", "nothing", "text", "stored", "unknown"]),
     )
     def append_to_parked(self, which: str, more: str) -> None:
         items = [*self.outputs(None, which), *self.extra(more)]
@@ -256,11 +256,11 @@ class SessionMachine(RuleBasedStateMachine):
                 self.feed(Sampled(sample_id, batches[kind] if more else (*batches[kind], Finish())))
 
     @precondition(lambda self: self.open_samples)
-    @rule(n=st.integers(0, 15), n_calls=st.integers(1, 2))
-    def model_calls(self, n: int, n_calls: int) -> None:
+    @rule(n=st.integers(0, 15))
+    def model_calls(self, n: int) -> None:
         """The most likely thing of all: the sample ends with tool calls."""
         sample_id = sorted(self.open_samples)[n % len(self.open_samples)]
-        calls = [ToolCall(f"call_{len(self.peer.sent)}_{i}", "f") for i in range(n_calls)]
+        calls = [ToolCall(f"call_{len(self.peer.sent)}_{i}", "f") for i in range(2)]
         self.feed(Sampled(sample_id, (*calls, Finish())))
 
     @precondition(lambda self: self.open_samples)
@@ -353,17 +353,20 @@ class SessionMachine(RuleBasedStateMachine):
 
 def test_any_order_of_events_keeps_the_promises_and_reaches_every_transition() -> None:
     """No sequence gaps, one open sample a lane, one answer to every request, nothing raises, every row of the table hit."""
-    pairs_hit.clear()
-    run_state_machine_as_test(
-        SessionMachine,
-        settings=settings(
-            max_examples=800,
-            stateful_step_count=60,
-            derandomize=True,
-            deadline=None,
-            phases=[Phase.generate],  # a shrunk run of 40 steps is no easier to read, and shrinking takes minutes
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
     every = {(state, input_) for state, row in TRANSITIONS.items() for input_ in row}
+    pairs_hit.clear()
+    for round_ in range(12):
+        run_state_machine_as_test(
+            seed(round_)(type("SessionMachine", (SessionMachine,), {})),
+            settings=settings(
+                max_examples=300,
+                stateful_step_count=60,
+                deadline=None,
+                database=None,
+                phases=[Phase.generate],  # a shrunk run is no easier to read, and shrinking 60 steps takes minutes
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+        if round_ >= 2 and pairs_hit == every:
+            break
     assert every - pairs_hit == set()
