@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import contextlib
 import zlib
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -125,6 +126,7 @@ class HttpConnection:
         self._request: h11.Request | None = None
         self._head = b""  # of a streamed answer: leaves with the first chunk
         self._chunked = True
+        self._body_begun = False
         self._eof = False
         self._n_requests = 0
         self.fields = [("x-request-id", request_id())]  # header fields that every answer to this request has
@@ -144,7 +146,7 @@ class HttpConnection:
                     return None
                 self._n_requests += 1
                 self._request, request = event, _request(event)
-                self._chunked = event.http_version >= b"1.1"
+                self._chunked, self._body_begun = event.http_version >= b"1.1", False
                 if not {"content-length", "transfer-encoding"} & request.headers.keys():
                     self._h11.next_event()  # the end of a message without a body
                 return request
@@ -177,6 +179,7 @@ class HttpConnection:
 
     async def _raw_body(self) -> bytes:
         assert self._request is not None
+        self._body_begun = True
         for name, value in self._request.headers:
             if name == b"content-length" and int(value) > self._max_body_bytes:
                 raise Refused(_too_large(self._max_body_bytes))  # before a 100 Continue invites it
@@ -196,6 +199,15 @@ class HttpConnection:
                     return b"".join(parts)
         except h11.RemoteProtocolError as exc:
             raise Refused(_bad_request(exc)) from None
+
+    async def discard(self) -> None:
+        """Read past a small body that nobody wanted, so that the connection can go on after the answer."""
+        if self._request is None or self._body_begun or self._h11.their_state is not h11.SEND_BODY:
+            return
+        length = dict(self._request.headers).get(b"content-length")
+        if length is not None and int(length) <= PIPELINED_BYTES and not self._h11.they_are_waiting_for_100_continue:
+            with contextlib.suppress(Refused):
+                await self._raw_body()
 
     async def _more_body(self) -> None:
         if self._h11.they_are_waiting_for_100_continue:

@@ -61,6 +61,7 @@ async def answer_request(service: Service, connection: HttpConnection, request: 
         logger.exception("request crashed")
         answer = error_answer(500, "The server had an error while it answered.", code="server_error")
     if answer is not None and connection.unanswered:
+        await connection.discard()
         connection.answer(answer)
     await connection.flush()
 
