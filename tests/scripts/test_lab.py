@@ -6,14 +6,13 @@ from typing import Any
 import orjson
 import pytest
 import trio
+import trio.testing
 
 from turntape.core.context import Context
 from turntape.core.seam import Arguments, Increment, StartSample, Summary, Text, ToolCall
 from turntape.core.wire import structure_create
 from turntape.transport.backends.script import Script
 from turntape.transport.backends.scripted import ScriptedBackend
-
-pytestmark = pytest.mark.usefixtures("autojump_clock")
 
 LAB = Script.load(Path(__file__).parent / "lab.toml")
 
@@ -91,7 +90,9 @@ CODE = 'const r = await tools.exec_command({cmd: "%s"}); text(r);'
     ],
 )
 @pytest.mark.parametrize("brought", [False, True], ids=["in the request", "brought by an item"])
-async def test_the_calls_of_each_client(n_outputs: int, names: list[str], expected: Any, brought: bool) -> None:
+async def test_the_calls_of_each_client(
+    n_outputs: int, names: list[str], expected: Any, brought: bool, autojump_clock: trio.testing.MockClock
+) -> None:
     """Each client's tools are called in the order that its test expects, wherever it offers them."""
     assert calls(await said(n_outputs, *names, brought=brought)) == expected
 
@@ -106,20 +107,22 @@ async def test_the_calls_of_each_client(n_outputs: int, names: list[str], expect
         (0, [], "LAB-DONE after 0 tool outputs."),
     ],
 )
-async def test_the_last_word_of_each_client(n_outputs: int, names: list[str], expected: str) -> None:
+async def test_the_last_word_of_each_client(
+    n_outputs: int, names: list[str], expected: str, autojump_clock: trio.testing.MockClock
+) -> None:
     """After its tools each client gets a message in several deltas, and no further call."""
     got = await said(n_outputs, *names)
     assert (text(got), calls(got)) == (expected, [])
     assert sum(isinstance(increment, Text) for increment in got) > 1
 
 
-async def test_a_first_call_follows_a_thought() -> None:
+async def test_a_first_call_follows_a_thought(autojump_clock: trio.testing.MockClock) -> None:
     """The first answer to agents has a reasoning summary before its call."""
     for name in ("lookup", "exec_command", "custom:exec"):
         assert isinstance((await said(0, name))[0], Summary)
 
 
-async def test_a_slow_prompt_is_slow() -> None:
+async def test_a_slow_prompt_is_slow(autojump_clock: trio.testing.MockClock) -> None:
     """A prompt with LAB-SLOW gives an event each half second, long enough to be interrupted."""
     began = trio.current_time()
     got = await said(0, "exec_command", user="LAB-SLOW First task")
