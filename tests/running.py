@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,10 +43,22 @@ class Running:
         """Send a signal, wait for the end, and return the exit code."""
         if self.code is None:
             self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait for the end, and return the exit code."""
+        if self.code is None:
             assert self.process.stdout is not None
             self.output = self.process.stdout.read()
             self.code = self.process.wait(STOP_S)
         return self.code
+
+    def wait_for(self, text: str) -> None:
+        """Wait until ``text`` is on its standard error."""
+        end = time.monotonic() + START_S
+        while text not in self.errors:
+            assert time.monotonic() < end, self.errors
+            time.sleep(0.01)
 
     @property
     def errors(self) -> str:

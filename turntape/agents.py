@@ -8,6 +8,8 @@ from pathlib import PurePath
 import trio
 from attrs import frozen
 
+from .options import EnvironmentFailed
+
 KEY_VARIABLE = "TURNTAPE_API_KEY"
 """Where Codex finds its key. A provider without ``env_key`` would be sent the key of the user's own account."""
 
@@ -33,7 +35,7 @@ class Launch:
     environment: dict[str, str]
 
 
-class AgentMissing(Exception):
+class AgentMissing(EnvironmentFailed):
     """There is no such program, or it cannot be started."""
 
 

@@ -27,6 +27,7 @@ from turntape.transport.sqlite_store import SqliteStore
 from turntape.transport.store import Store, StoreError
 
 from . import __version__, agents
+from . import demo as demonstration
 from .keys import backend_key, read_keys
 from .options import EnvironmentFailed, Listen, Model, StoreSpec
 from .recording import NewRecording
@@ -92,6 +93,12 @@ async def _stub(listen: Listen, keys: tuple[str, ...], backend: FixtureBackend, 
     return await run(served, started=started)
 
 
+def demo(url: str, key_file: Path | None) -> int:
+    """Watch the demo agent work on the server at ``url``, or on one of its own."""
+    keys = read_keys(key_file, option="--key-file") if key_file else (None,)
+    return trio.run(demonstration.run, url or None, keys[0], click.echo)
+
+
 def _start(command: Callable[..., Awaitable[int]], listen: Listen, *rest: object, **more: object) -> int:
     """Check what can be checked before anything is opened, then run ``command`` under Trio."""
     keys = read_keys(listen.key_file, option="--key-file") if listen.key_file else ()
@@ -143,10 +150,7 @@ async def _serve(
                 websocket=listen.websocket,
                 environment=os.environ,
             )
-            try:
-                return await agents.run(command)
-            except agents.AgentMissing as exc:
-                raise EnvironmentFailed(str(exc)) from exc
+            return await agents.run(command)
 
         return await run(served, started=started, task=run_agent if agent else None)
 

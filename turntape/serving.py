@@ -81,7 +81,7 @@ async def run(served: Served, *, started: Callable[[str], None], task: Task | No
         started: called with the server's URL once it accepts connections.
 
     Raises:
-        EnvironmentFailed: it cannot listen there.
+        EnvironmentFailed: it cannot listen there, or ``task`` cannot do what it is there for.
     """
     code = 0
     failure: EnvironmentFailed | None = None
@@ -101,7 +101,10 @@ async def run(served: Served, *, started: Callable[[str], None], task: Task | No
                 started(url)
                 if task:
                     with task_scope:
-                        code = await task(url)
+                        try:
+                            code = await task(url)
+                        except EnvironmentFailed as exc:
+                            failure = exc
                     stop.asked.set()
         nursery.cancel_scope.cancel()
     if failure:
