@@ -1,5 +1,6 @@
 """A script file is read exactly, and whatever is wrong with it is named with its place and its cure."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,14 @@ def test_the_built_in_script_is_valid_and_answers_everything() -> None:
     """The default script reads without error and ends in a rule without conditions."""
     last = Script.default().rules[-1]
     assert last.say and last.when == When()
+
+
+def test_the_documentation_is_true() -> None:
+    """Every script in docs/scripts.md can be read, and the mistake shown there is the one that is reported."""
+    text = (Path(__file__).parents[2] / "docs" / "scripts.md").read_text(encoding="utf-8")
+    examples = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    assert [len(Script.parse(example).rules) for example in examples] == [3, 1]
+    mistaken = "[[rule]]\nsay = []\n[[rule]]\nname = 'tell the weather'\nwhen = { min_output = 1 }\nsay = []"
+    with pytest.raises(ScriptError) as caught:
+        Script.parse(mistaken, source="my-script.toml")
+    assert f"    {caught.value}\n" in text
