@@ -257,7 +257,7 @@ def _row(line: bytes) -> dict[str, Any] | None:
 
 def _first_half(line: bytes) -> dict[str, Any] | None:
     """The event of a line that was cut off after it."""
-    for end in (len(line), *(match.start() for match in re.finditer(rb',"(?:out|h|raised)":', line))):
+    for end in (len(line), *(match.start() for match in re.finditer(rb',"(?:out|h|raised)":|,"?[a-z]*"?$', line))):
         row = _row(line[:end] + b"}")
         if row is not None and (row.keys() & {"in", *SHORT}):
             return {name: value for name, value in row.items() if name not in ("out", "h", "raised")}

@@ -124,7 +124,7 @@ class Packer:
                 return {"json": self.value(value)}
             if json.dumps(value) == event.text:
                 return {"spaced": self.value(value)}
-        except (ValueError, RecursionError):
+        except (ValueError, TypeError, RecursionError):
             pass  # not JSON, or a kind of JSON that is not written back: lone surrogates, deep nesting
         return {"text": self._text(event.text)}
 
@@ -168,7 +168,7 @@ class Unpacker:
         try:
             event: Event = self._tagged(row, Event)
         except cattrs.BaseValidationError as exc:
-            raise ValueError("; ".join(cattrs.transform_error(exc)[:3])) from None
+            raise ValueError("; ".join(cattrs.transform_error(exc, "in", _reason)[:3])) from None
         return event
 
     def value(self, packed: Any) -> Any:
@@ -238,6 +238,10 @@ def _exactly(value: Any, type_: type) -> Any:
     if type(value) is not type_:
         raise ValueError(f"expected {type_.__name__}, got {type(value).__name__}")
     return value
+
+
+def _reason(exc: BaseException, type_: type[Any] | None) -> str:
+    return str(exc) if type(exc) in (ValueError, MissingBlob) else cattrs.v.format_exception(exc, type_)
 
 
 def _number(value: Any) -> float:

@@ -20,7 +20,7 @@ CODEX: tuple[dict[str, Any], ...] = (
     {"rule": "replace", "pattern": r"<current_date>[^<]*</current_date>", "with": "<current_date/>"},
     {"rule": "replace", "pattern": r"<timezone>[^<]*</timezone>", "with": "<timezone/>"},
     {"rule": "replace", "items": _OUTPUTS, "pattern": r"(?m)^Chunk ID: \w+$", "with": "Chunk ID: …"},
-    {"rule": "replace", "items": _OUTPUTS, "pattern": r"(?m)^Wall time:? [\d.]+ seconds$", "with": "Wall time: …"},
+    {"rule": "replace", "items": _OUTPUTS, "pattern": r"(?m)^Wall time:? [\d.eE+-]+ seconds$", "with": "Wall time: …"},
     {
         "rule": "replace",
         "items": _OUTPUTS,

@@ -16,7 +16,8 @@ from turntape.transport.backends.base import BackendError, Batch
 from .differences import allowing_rule, differences, shown
 from .errors import ReplayError
 from .fixture import Fixture
-from .rules import Reader, Reading, Ruleset
+from .reading import Reader, Reading
+from .rules import Ruleset
 from .substitution import Substitution
 from .takes import NewSession, Take, takes
 

@@ -14,7 +14,7 @@ from attrs import frozen
 
 from turntape.core.seam import Arguments, Increment, Reasoning, Refusal, Sampled, Summary, Text, ToolCall
 
-from .rules import Learned, json_form, occurrences
+from .reading import Learned, json_form, occurrences
 from .takes import Take
 
 TextPiece = Text | Refusal | Reasoning | Summary | Arguments

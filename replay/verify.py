@@ -82,8 +82,8 @@ def _check(
     if cut or raised is not None:
         return
     if step.sent is not None and (got := sent_digest(effects)) != step.sent:
-        sent = b"\n".join(entry for effect in effects if isinstance(effect, Send) for entry in effect.data)
-        diverge("other bytes are sent than were recorded", f"hash {step.sent}", f"hash {got}, of {sent[:300]!r}")
+        problem = "other bytes are sent than were recorded"
+        diverge(problem, f"only the hash {step.sent} is known", f"hash {got}, of {_sent(effects)}")
     if step.out is None:
         return
     packer = Packer()
@@ -100,6 +100,13 @@ def _check(
         plain = Unpacker(blobs).effects(orjson.loads(orjson.dumps(today)))
         if encode(plain) != encode(recorded):
             diverge(*_first_difference(recorded, plain))
+
+
+def _sent(effects: Sequence[Effect]) -> str:
+    """The events sent, in brief."""
+    entries = [orjson.loads(entry) for effect in effects if isinstance(effect, Send) for entry in effect.data]
+    shown = ", ".join(" ".join(filter(None, (entry["type"], repr(entry.get("delta", ""))))) for entry in entries)
+    return shown[:300] or "nothing"
 
 
 def _first_difference(recorded: list[dict[str, Any]], today: list[dict[str, Any]]) -> tuple[str, str, str]:

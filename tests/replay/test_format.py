@@ -1,0 +1,198 @@
+"""The file format: everything of the seam survives it, at any length of file."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import attrs
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from taped import Recording, user
+
+from turntape.core import seam
+from turntape.core.seam import ClientText, Event, Increment, Loaded, Sampled, Save, Send, Text
+from turntape.replay.errors import FixtureUnreadable
+from turntape.replay.fixture import Fixture
+from turntape.replay.packing import BLOB_BYTES, Packer, Unpacker, decode
+
+TEXTS = st.text(max_size=30) | st.just("ü" * 1200) | st.text(alphabet=st.characters(codec=None), max_size=5)
+NAMES = st.sampled_from(["$blob", "response", "input", "output", "items", "a"])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=9) | st.just("x" * 1100),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES | st.text(max_size=3), inner, max_size=4),
+    max_leaves=12,
+)  # fmt: skip
+ENCODED = JSON.map(orjson.dumps)
+
+
+def of_class(cls: type) -> st.SearchStrategy[Any]:
+    """Any instance of a class of the seam."""
+    fields = attrs.fields_dict(attrs.resolve_types(cls))
+    return st.builds(cls, **{name: of_type(attribute.type) for name, attribute in fields.items()})
+
+
+def of_type(type_: Any) -> st.SearchStrategy[Any]:
+    if type_ is str:
+        return TEXTS
+    if type_ is bytes:
+        return ENCODED.filter(lambda encoded: encoded != b"null")  # items and responses are objects
+    if type_ is int:
+        return st.integers(-(2**63), 2**63 - 1)
+    if type_ is float:
+        return st.floats(allow_nan=False, allow_infinity=False)
+    if type_ == Increment or (hasattr(type_, "__args__") and getattr(type_, "__origin__", None) is not tuple):
+        return st.one_of(*map(of_type, type_.__args__))
+    if getattr(type_, "__origin__", None) is tuple:
+        return st.lists(of_type(type_.__args__[0]), max_size=3).map(tuple)
+    return of_class(type_) if attrs.has(type_) else st.from_type(type_)
+
+
+def through_the_file(packer: Packer, row: dict[str, Any]) -> tuple[Any, Unpacker]:
+    line = decode(orjson.dumps(row))
+    return line, Unpacker({name: decode(encoded) for name, encoded in packer.new.items()})
+
+
+@settings(deadline=None)
+@given(st.one_of(*map(of_class, Event.__args__)))
+def test_every_event_is_read_back_as_it_was(event: Event) -> None:
+    """Whatever an event holds, lone surrogates and somebody's own "$blob" included, the file gives it back."""
+    packer = Packer()
+    line, unpacker = through_the_file(packer, packer.event(event))
+    assert unpacker.event(line) == event
+
+
+@settings(deadline=None)
+@given(ENCODED, st.sampled_from([None, ", ", "spaces"]))
+def test_every_client_text_is_read_back_to_the_byte(encoded: bytes, style: str | None) -> None:
+    """However the client spaced and escaped its JSON."""
+    text = encoded.decode()
+    if style is not None:
+        text = json.dumps(orjson.loads(encoded)) if style == ", " else json.dumps(orjson.loads(encoded), indent=2)
+    packer = Packer()
+    line, unpacker = through_the_file(packer, packer.event(ClientText(text)))
+    assert unpacker.event(line) == ClientText(text)
+
+
+@settings(deadline=None)
+@given(st.lists(ENCODED, max_size=4))
+def test_effects_are_read_back_as_the_values_they_were(entries: list[bytes]) -> None:
+    """What was sent, and what was to be stored."""
+    record = seam.Record("r", None, "o", 1, entries[0] if entries else b"{}", tuple(entries), len(entries))
+    packer = Packer()
+    rows, unpacker = through_the_file(packer, [packer.effect(Send(tuple(entries))), packer.effect(Save(None, record))])  # type: ignore[arg-type]
+    sent, saved = unpacker.effects(rows)
+    assert [orjson.dumps(value) for value in sent["data"]] == entries
+    assert [orjson.dumps(value) for value in saved["record"]["items"]] == entries
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a":1e999}', '{"a":1,"a":2}', '"\\ud800"', "{", "", "12", "[" * 400 + "]" * 400, '{"a": 1.0}']
+)
+def test_odd_client_texts_survive(text: str) -> None:
+    """Bad JSON, doubled keys, odd numbers and depth are kept as text."""
+    packer = Packer()
+    line, unpacker = through_the_file(packer, packer.event(ClientText(text)))
+    assert unpacker.event(line) == ClientText(text)
+
+
+def test_a_big_value_is_in_the_file_once() -> None:
+    """A prompt of a kilobyte that comes three times and is echoed stands in one blob."""
+    recording = Recording()
+    client = recording.client()
+    long = "once " * 300
+    client.turn(user(long), say=((Text("a"),),), instructions=long)
+    client.turn(user(long), say=((Text("b"),),), instructions=long)
+    assert recording.content.count(long.encode()) == 2  # the item, and the instructions that every response echoes
+    assert recording.content.count(b'"$blob"') > 4
+
+
+def test_a_client_text_reads_as_json() -> None:
+    """A request can be read and edited in the file: it is no string inside a string."""
+    recording = Recording()
+    recording.client().ask(user("hello there"))
+    assert b'"json":{"type":"response.create","model":"m","store":false,"input":[{"type":"message"' in recording.content
+
+
+def test_a_file_cut_anywhere_is_a_shorter_recording(recording: Recording) -> None:
+    """Every prefix is read; each step in it is one of the whole file, and the event of a cut line is kept."""
+    whole = [step.event for step in recording.fixture.steps]
+    content, n_before = recording.content, 0
+    for end in range(content.index(b"\n") + 1, len(content), 61):
+        shorter = Fixture.parse(content[:end])
+        events = [step.event for step in shorter.steps]
+        assert events == whole[: len(events)]
+        assert len(events) >= n_before
+        n_before = len(events)
+    assert n_before == len(whole)
+
+
+def test_the_event_of_a_cut_line_is_kept() -> None:
+    """A crash while the session thinks leaves the event that it thought about."""
+    recording = Recording()
+    recording.client().ask(user("last words"))
+    cut = recording.content[: recording.content.rindex(b',"out":') + 12]
+    fixture = Fixture.parse(cut)
+    step = [*fixture.steps][-1]
+    assert isinstance(step.event, ClientText) and "last words" in step.event.text
+    assert step.out is None and not fixture.whole
+
+
+@pytest.mark.parametrize(
+    "content, problem",
+    [
+        (b"", 'is empty; a fixture begins with {"turntape":1}'),
+        (b'{"turntape":2}\n', ":1: is of fixture format 2; this version of Turntape reads format 1"),
+        (b"hello\n", ":1: is not a JSON object"),
+        (b'{"a":1}\n', ":1: is no fixture"),
+        (
+            b'{"turntape":1}\n{"step":1,"t":0,"in":{"type":"Drain"},"out":[]}\n',
+            ":2: belongs to session 1, which no line",
+        ),
+        (b'{"turntape":1}\nnonsense\n{"blob":"a","value":1}\n', ":2: is not a JSON object"),
+        (b'{"turntape":1}\n{"what":1}\n', ":2: is no line of fixture format 1"),
+        (b'{"turntape":1}\n{"open":1,"t":0,"in":{"type":"Opened","seed":7,"wall":0}}\n', "seed"),
+        (b'{"turntape":1}\n{"open":1,"t":0,"in":{"type":"Opened","seed":"","wall":0,"new":1}}\n', "new"),
+        (
+            b'{"turntape":1}\n{"open":1,"t":0,"in":{"type":"Opened","seed":{"$blob":"xy"},"wall":0}}\n',
+            "'xy' is missing",
+        ),
+        (b'{"turntape":1}\n{"open":1,"t":0,"in":{"type":"Boom"}}\n', "one of Opened, ClientText"),
+        (b'{"turntape":1}\n{"open":1,"t":0,"in":{"type":"Drain"}}\n', "something other than Opened"),
+        (b'{"turntape":1}\n{"open":1,"in":{"type":"Opened","seed":"","wall":0}}\n', "lacks 't'"),
+    ],
+)
+def test_what_is_no_fixture_is_refused_by_line(content: bytes, problem: str) -> None:
+    """The message names the file, the line and what is wrong with it."""
+    with pytest.raises(FixtureUnreadable, match=re.escape(problem)):
+        Fixture.parse(content, name="f.jsonl")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FixtureUnreadable, match=r"nowhere\.jsonl: cannot be read: No such file"):
+        Fixture.load(tmp_path / "nowhere.jsonl")
+
+
+def test_a_stored_chain_is_read_back_to_the_byte() -> None:
+    """Items that a store brought are JSON values in the file, and bytes again for the session."""
+    big = orjson.dumps(user("y" * BLOB_BYTES))
+    event = Loaded("lane", (big, b'{"$blob":1}'), (None, big))
+    packer = Packer()
+    line, unpacker = through_the_file(packer, packer.event(event))
+    assert len(packer.new) == 2 and unpacker.event(line) == event
+
+
+def test_deltas_have_a_short_line() -> None:
+    """A batch of text costs the text and some fifty bytes."""
+    recording = Recording()
+    client = recording.client()
+    start = client.ask(user("hi"))
+    assert start is not None
+    client.feed(Sampled(start.sample_id, (Text("to"), Text("ken"))))
+    before = len(recording.content)
+    client.feed(Sampled(start.sample_id, (Text("to"), Text("ken"))))
+    line = recording.content[before:]
+    assert re.fullmatch(rb'\{"s":1,"t":0\.3,"d":\["to","ken"\],"h":"[0-9a-f]{16}"\}\n', line)

@@ -1,0 +1,239 @@
+"""Rules: what may differ between two runs does not count, and everything else does."""
+
+import re
+from typing import Any
+
+import pytest
+from taped import Client, live, output, user
+
+from turntape.core.canonical import Item
+from turntape.core.context import Context
+from turntape.core.seam import Text, ToolCall
+from turntape.replay.errors import RuleInvalid
+from turntape.replay.presets import CODEX
+from turntape.replay.reading import Reader
+from turntape.replay.rules import Ruleset
+
+LISTING = """Chunk ID: {chunk}
+Wall time: {wall} seconds
+Process exited with code 0
+Original token count: {count}
+Output:
+total {total}
+drwxr-xr-x {links} {owner} {owner} {size} {when} .
+-rw-r--r-- 1 {owner} {owner}    2 {when} README.md
+lrwxrwxrwx 1 {owner} {owner} {size} {when} link -> {cwd}/README.md
+5 passed in {wall}s
+"""
+HERE = {"chunk": "0b8811", "wall": "0.0001", "count": 51, "total": 16, "links": 3, "owner": "root", "size": 4096}
+THERE = {"chunk": "318bf0", "wall": "12.5", "count": 60, "total": 8, "links": 12, "owner": "ada", "size": 160}
+ENVIRONMENT = """<environment_context>
+  <cwd>{cwd}</cwd>
+  <shell>bash</shell>
+  <current_date>{date}</current_date>
+  <timezone>{zone}</timezone>
+  <filesystem><workspace_roots><root>{cwd}</root></workspace_roots></filesystem>
+</environment_context>"""
+SKILLS = "### Skill roots\n- `r0` = `{home}/skills/.system`\n- `r1` = `{cwd}/skills`\nDo not leave {cwd}."
+
+
+def key(*items: dict[str, Any], rules: Any = ("codex",)) -> str:
+    """The key of a conversation that came in one piece."""
+    return Reader(Ruleset.of(rules)).read(Context().extend(map(Item.of, items))).fold.key
+
+
+def run(cwd: str, home: str, date: str, zone: str, call_id: str, **listing: Any) -> list[dict[str, Any]]:
+    developer = {**user(SKILLS.format(cwd=cwd, home=home)), "role": "developer", "id": f"msg_{call_id}"}
+    return [
+        developer,
+        user(ENVIRONMENT.format(cwd=cwd, date=date, zone=zone)),
+        {"type": "function_call", "call_id": call_id, "name": "exec", "arguments": f'{{"cmd":"ls {cwd}/src"}}'},
+        output(call_id, LISTING.format(cwd=cwd, **listing)),
+    ]
+
+
+ONE = run("/tmp/a/repo", "/tmp/a/home", "2026-11-29", "Etc/UTC", "call_1", when="Nov 29 18:59", **HERE)
+TWO = run("/home/ada/work", "/home/ada/.codex", "2027-01-02", "Europe/Rome", "call_2", when="2027-01-02 08:03", **THERE)
+
+
+def test_two_runs_of_codex_in_two_places_are_one_conversation() -> None:
+    """Folder, home, date, timezone, ids, chunk, times, counts, owners and sizes of folders do not count."""
+    assert key(*ONE) == key(*TWO)
+    assert key(*ONE, rules=()) != key(*TWO, rules=())
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ("    2 Nov", "    3 Nov"),  # the size of a file is its content's
+        ("README.md", "README.txt"),
+        ("-rw-r--r--", "-rwxr-xr-x"),
+        ("code 0", "code 1"),
+        ("5 passed", "4 passed"),
+        ("link -> /tmp/a/repo/", "link -> /tmp/b/repo/"),
+    ],
+)
+def test_what_means_something_still_counts(old: str, new: str) -> None:
+    """A changed output of a tool is another conversation."""
+    changed = {**ONE[3], "output": ONE[3]["output"].replace(old, new)}
+    assert changed != ONE[3]
+    assert key(*ONE[:3], changed) != key(*ONE)
+
+
+def test_listings_and_times_inside_json_do_not_count() -> None:
+    """Code mode wraps what a command printed in a JSON text."""
+
+    def wrapped(chunk: str, when: str, wall: str, owner: str) -> dict[str, Any]:
+        listing = f'"output":"total 16\\ndrwxr-xr-x 3 {owner} {owner} 4096 {when} .\\n-rw-r--r-- 1 {owner} {owner} 2 {when} a\\n"'
+        inner = f'{{"chunk_id":"{chunk}","wall_time_seconds":{wall},"original_token_count":51,{listing}}}'
+        return output(
+            "c", [{"type": "input_text", "text": f"Wall time {wall} seconds"}, {"type": "input_text", "text": inner}]
+        )
+
+    call = {"type": "function_call", "call_id": "c", "name": "exec", "arguments": "{}"}
+    one, two = (
+        wrapped("c2e1ca", "Nov 29 18:59", "0.000011126", "root"),
+        wrapped("1131f7", "Dec  1  2026", "1.5e-05", "ada"),
+    )
+    assert key(call, one) == key(call, two)
+    assert key(call, one) != key(call, wrapped("c2e1ca", "Nov 29 18:59", "0.1", "root") | {"output": "other"})
+
+
+def test_the_clients_words_count_even_where_they_look_volatile() -> None:
+    """Rules for tool outputs leave what a user wrote alone."""
+    assert key(user("Wall time: 1.0 seconds")) != key(user("Wall time: 2.0 seconds"))
+
+
+def test_a_value_that_is_learned_late_counts_nowhere_before() -> None:
+    """The folder is named before the item that teaches it, in earlier turns too."""
+    teach = "<cwd>{}</cwd>"
+
+    def two_links(cwd: str) -> str:
+        reader = Reader(Ruleset.of(["codex"]))
+        first = Context().extend([Item.of(user(f"Look into {cwd}/src."))])
+        early = reader.read(first).fold.key
+        later = first.extend([Item.of(user(teach.format(cwd)))])
+        late = reader.read(later)
+        assert early != late.fold.key and len(late.all_states) == 2
+        assert reader.read(later) is late
+        return late.fold.key
+
+    assert two_links("/a/b") == two_links("/c")
+    assert two_links("/c") == key(user("Look into /c/src."), user(teach.format("/c")))
+
+
+def test_a_learned_value_is_a_whole_name() -> None:
+    """/work/a is not found in /work/ab or /work/a.c, and is in /work/a/b and at the end of a sentence."""
+    rules = [{"rule": "learn", "pattern": "<cwd>(?P<value>[^<]+)</cwd>", "with": "CWD"}]
+
+    def plain(text: str) -> str:
+        reader = Reader(Ruleset.of(rules))
+        item = Item.of(user(f"<cwd>/work/a</cwd> {text}"))
+        learned = reader.read(Context().extend([item])).learned
+        return str(reader.item(item, learned).value["content"][0]["text"])
+
+    shown = plain("/work/ab /work/a.c /work/a/b /work/a-b -I/work/a. '/work/a'")
+    assert shown == "<cwd>CWD</cwd> /work/ab /work/a.c CWD/b /work/a-b -ICWD. 'CWD'"
+
+
+def test_a_second_value_of_a_rule_has_its_own_placeholder() -> None:
+    """Two folders are not one."""
+
+    def folders(first: str, second: str, used: str) -> str:
+        return key(user(f"<cwd>{first}</cwd>"), user(f"<cwd>{second}</cwd> {used}"))
+
+    assert folders("/a", "/b", "/b") == folders("/x", "/y", "/y") != folders("/x", "/y", "/x")
+
+
+def test_the_root_folder_is_learned_where_it_is_named_only() -> None:
+    """A one-character value would be found everywhere."""
+    assert key(user("<cwd>/</cwd> see /etc/x")) == key(user("<cwd>/work</cwd> see /etc/x"))
+    assert key(user("<cwd>/</cwd> see /etc/x")) != key(user("<cwd>/work</cwd> see /work/etc/x"))
+
+
+def test_a_rule_can_be_for_one_place() -> None:
+    """``items`` names the types, ``at`` the path."""
+    rule = {"rule": "replace", "items": ["message"], "at": "content.*.text", "pattern": r"\d+", "with": "N"}
+    assert key(user("take 1"), rules=[rule]) == key(user("take 22"), rules=[rule])
+    other = {**rule, "at": "content.*.name"}
+    assert key(user("take 1"), rules=[other]) != key(user("take 2"), rules=[other])
+
+
+def settings(client: Client, rules: Any, **fields: Any) -> bytes:
+    start = client.ask(user("<cwd>/w</cwd>"), follow=False, **fields)
+    assert start is not None
+    reader = Reader(Ruleset.of(rules))
+    return reader.settings(start, reader.read(start.context, start.request.instructions).learned)
+
+
+def test_settings_count_unless_they_are_ignored() -> None:
+    """Exact by default: only how a request is sent and kept does not count."""
+    plain = settings(live(), ["codex"])
+    assert settings(live(), ["codex"], stream=True, store=True, temperature=None, prompt_cache_key="x") == plain
+    assert settings(live(), [], prompt_cache_key="x") != settings(live(), [])
+    for changed in ({"temperature": 0.5}, {"instructions": "x"}, {"tools": []}, {"reasoning": {"effort": "low"}}):
+        assert settings(live(), ["codex"], **changed) != plain
+        ignoring = ["codex", {"rule": "ignore", "fields": [*changed]}]
+        assert settings(live(), ignoring, **changed) == settings(live(), ignoring)
+
+
+def test_instructions_teach_and_are_rewritten() -> None:
+    """Other agents name the folder in their instructions."""
+    rules = [{"rule": "learn", "pattern": "You work in (?P<value>/\\S+)", "with": "CWD"}]
+    one = settings(live(), rules, instructions="You work in /a/b")
+    assert one == settings(live(), rules, instructions="You work in /c")
+
+
+def test_an_item_is_read_once() -> None:
+    """A turn's cost follows what is new: what was read stays read."""
+    reader = Reader(Ruleset.of(["codex"]))
+    n_read = 0
+    plain = reader.item
+
+    def counting(item: Item, learned: Any) -> Item:
+        nonlocal n_read
+        n_read += 1
+        return plain(item, learned)
+
+    reader.item = counting  # type: ignore[method-assign]
+    client = live()
+    for n in range(30):
+        start = client.turn(user(f"<cwd>/w</cwd> {n}"), say=((Text("x"),),))
+        reader.read(start.context)
+    assert n_read == 59  # 30 questions and the 29 answers between them
+
+
+def test_call_ids_are_the_takes_own() -> None:
+    """Which id a call has does not count; which call an output answers does."""
+
+    def parallel(one: str, two: str, swapped: bool = False) -> str:
+        calls = [{"type": "function_call", "call_id": c, "name": "f", "arguments": "{}"} for c in (one, two)]
+        outputs = [output(c, text) for c, text in zip((two, one) if swapped else (one, two), "ab", strict=True)]
+        return key(*calls, *outputs)
+
+    assert parallel("c1", "c2") == parallel("x", "y") != parallel("x", "y", swapped=True)
+    assert ToolCall("c1", "f") != ToolCall("x", "f")
+
+
+@pytest.mark.parametrize(
+    "rule, problem",
+    [
+        ("claude", "The preset 'claude' is not known; there is 'codex'."),
+        ({"rule": "drop"}, '"rule" should be "replace", "learn", or "ignore"'),
+        (7, '"rule" should be'),
+        ({"rule": "ignore", "fields": "user"}, 'an array "fields"'),
+        ({"rule": "replace", "pattern": "(", "with": ""}, "its regular expression is wrong"),
+        ({"rule": "replace", "pattern": "a", "with": r"\7"}, "its regular expression is wrong"),
+        ({"rule": "replace", "pattern": "a"}, '"pattern" and "with" should be strings'),
+        ({"rule": "replace", "pattern": "a", "with": "b", "item": []}, "'item' is not part of it"),
+        ({"rule": "replace", "pattern": "a", "with": "b", "items": "x"}, '"items" should be an array'),
+        ({"rule": "learn", "pattern": "a", "with": "b"}, 'a group named "value"'),
+    ],
+)
+def test_a_rule_that_cannot_be_used_is_explained(rule: Any, problem: str) -> None:
+    with pytest.raises(RuleInvalid, match=re.escape(problem)):
+        Ruleset.of([rule])
+
+
+def test_presets_are_valid() -> None:
+    assert Ruleset.of(["codex"]) == Ruleset.of(CODEX)
