@@ -86,7 +86,7 @@ def allowing_rule(item_type: str, found: list[Difference]) -> dict[str, Any] | N
     word = re.search(r"\S*\Z", expected[:start])
     begin = word.start() if word else start
     line = expected.rfind("\n", 0, begin) + 1
-    before = re.escape(expected[max(line, begin - AROUND) : begin])
+    before = re.escape(expected[max(line, begin - AROUND) : begin]).replace(r"\ ", " ")
     at = ".".join("*" if name.isdigit() else name for name in found[0].path)
     for pattern in (before + r"\S+", before + r"[^\n]*", r"(?s)^.*$"):
         if re.sub(pattern, "…", expected) == re.sub(pattern, "…", got):

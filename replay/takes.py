@@ -86,6 +86,8 @@ class Take:
                     kind, payload = ("custom_tool_call", "input") if custom else ("function_call", "arguments")
                     own = {} if namespace is None else {"namespace": namespace}
                     items.append({"type": kind, "call_id": call_id, "name": name, payload: "", **own})
+                case Text("") | Refusal("") | Reasoning("") | Summary(""):
+                    pass  # says nothing, and begins nothing
                 case Arguments(text) if items:
                     items[-1]["input" if items[-1]["type"] == "custom_tool_call" else "arguments"] += text
                 case Text(text):
