@@ -43,7 +43,7 @@ class MemoryStore:
         if key in self._entries:
             raise taken(record.response_id)
         n_bytes = len(record.response) + sum(map(len, record.items))
-        self._make_room(n_bytes, but=parent)
+        self._make_room(n_bytes, parent)
         if parent is not None:
             self._entries[parent].n_children += 1
             self._leaves.pop(parent, None)
@@ -108,15 +108,27 @@ class MemoryStore:
             links.append(self._entries[record.owner, links[-1].previous_id].record)
         return tuple(item for link in reversed(links) for item in link.items)
 
-    def _make_room(self, n_bytes: int, but: Key | None) -> None:
+    def _make_room(self, n_bytes: int, parent: Key | None) -> None:
+        """Drop what rested longest, until there is room for a continuation of ``parent``."""
+        if self._n_bytes + n_bytes <= self.max_bytes:
+            return
+        needed = set[Key]()
+        key = parent
+        while key is not None:
+            needed.add(key)
+            previous_id = self._entries[key].record.previous_id
+            key = None if previous_id is None else (key[0], previous_id)
+        if sum(self._entries[key].n_bytes for key in needed) + n_bytes > self.max_bytes:
+            raise StoreError(
+                f"This conversation is larger than the memory store ({self.max_bytes:,} bytes). "
+                "Set 'store' to false, or run the server with a store on disk."
+            )
+        if parent is not None:
+            self._entries[parent].n_children += 1  # a hidden one must not go with its last child
         while self._n_bytes + n_bytes > self.max_bytes:
-            stalest = next((key for key in self._leaves if key != but), None)
-            if stalest is None:
-                raise StoreError(
-                    f"The memory store is full ({self.max_bytes:,} bytes) with this one conversation. "
-                    "Set 'store' to false, or run the server with a store on disk."
-                )
-            self._drop(stalest)
+            self._drop(next(key for key in self._leaves if key not in needed))
+        if parent is not None:
+            self._entries[parent].n_children -= 1
 
     def _drop(self, key: Key | None) -> None:
         """Forget a leaf, then every deleted ancestor that nothing needs any more."""

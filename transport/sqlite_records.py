@@ -181,14 +181,13 @@ def _exists(connection: sqlite3.Connection, owner: str, response_id: str) -> boo
 
 def chain(connection: sqlite3.Connection, response_id: str, owner: str) -> tuple[bytes, ...] | None:
     """Every item of the chain, oldest first; None if there is none, or if a link of it is missing."""
-    names = {"owner": owner, "id": response_id}
-    oldest = connection.execute(CHAIN + "SELECT previous_id FROM chain ORDER BY depth DESC LIMIT 1", names).fetchone()
-    if oldest is None or oldest[0] is not None:
+    rows = connection.execute(  # one statement, so that no other process can delete half of what it finds
+        CHAIN + "SELECT previous_id, item FROM chain LEFT JOIN items ON record = n ORDER BY depth DESC, position",
+        {"owner": owner, "id": response_id},
+    ).fetchall()
+    if not rows or rows[0][0] is not None:
         return None
-    rows = connection.execute(
-        CHAIN + "SELECT item FROM chain JOIN items ON record = n ORDER BY depth DESC, position", names
-    )
-    return tuple(item for (item,) in rows)
+    return tuple(item for _, item in rows if item is not None)
 
 
 def newest_items(connection: sqlite3.Connection, item_ids: Sequence[str], owner: str) -> tuple[bytes | None, ...]:

@@ -215,6 +215,28 @@ async def test_one_conversation_beyond_the_bound_is_refused_with_the_cure() -> N
     assert await store.load("b", "me") is not None
 
 
+async def test_a_conversation_that_cannot_fit_costs_no_other_its_turns() -> None:
+    """Nothing is dropped for a save that is refused."""
+    size = sum(map(len, record("a").items)) + len(record("a").response)
+    store = MemoryStore(max_bytes=3 * size)
+    await store.save(record("a"))
+    with pytest.raises(StoreError, match="larger than the memory store"):
+        await store.save(record("b", None, *[item(str(n)) for n in range(20)]))
+    assert await store.load("a", "me") == record("a").items
+
+
+async def test_a_hidden_parent_stays_while_it_is_continued() -> None:
+    """Room for a continuation of a deleted response is not made by dropping that response with its last child."""
+    size = sum(map(len, record("a").items)) + len(record("a").response)
+    store = MemoryStore(max_bytes=3 * size)
+    for saved in (record("a"), record("b", "a"), record("x")):
+        await store.save(saved)
+    await store.delete("a", "me")
+    await store.save(record("c", "a"))
+    assert await store.load("b", "me") is None
+    assert await store.load("c", "me") == (*record("a").items, *record("c").items)
+
+
 # --- SQLite only ------------------------------------------------------------------------------------
 
 CHILD = """

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -86,10 +87,11 @@ def find_tool(name: str, tools: tuple[Tool, ...]) -> Tool | None:
             namespaced tool answers to its own name, and to ``namespace.name``.
     """
     kind, _, rest = name.rpartition(":")
+    fits = partial(fnmatchcase, pat=rest) if any(sign in rest for sign in "*?[") else rest.__eq__
     for tool in tools:
         if kind and tool.custom is not (kind == "custom"):
             continue
-        if fnmatchcase(tool.name, rest) or (tool.namespace and fnmatchcase(f"{tool.namespace}.{tool.name}", rest)):
+        if fits(tool.name) or (tool.namespace and fits(f"{tool.namespace}.{tool.name}")):
             return tool
     return None
 
