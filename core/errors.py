@@ -1,5 +1,7 @@
 """Errors that a client can cause. Each class carries the wire code and status it becomes."""
 
+from typing import ClassVar
+
 from attrs import define
 
 
@@ -17,9 +19,9 @@ class ProtocolError(Exception):
     message: str
     param: str | None = None
 
-    code = "invalid_request_error"
-    status = 400
-    retry_after: str | None = None
+    code: ClassVar[str] = "invalid_request_error"
+    status: ClassVar[int] = 400
+    retry_after: ClassVar[str | None] = None
 
     def __str__(self) -> str:
         return self.message
@@ -105,8 +107,13 @@ class StoreUnavailable(ProtocolError):
     code, status = "server_error", 500
 
 
+@define(eq=False)
 class BackendRefused(ProtocolError):
-    """The backend answered before a response existed: its status and code are passed on."""
+    """The backend answered before a response existed: its code, status and patience are passed on."""
+
+    code: str = "server_error"  # type: ignore[misc]  # the one error whose code is not its class's
+    status: int = 500  # type: ignore[misc]
+    retry_after: str | None = None  # type: ignore[misc]
 
 
 def error_type(status: int) -> str:

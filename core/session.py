@@ -345,8 +345,9 @@ class Session:
             if event.code == "rate_limit_exceeded" and event.retry_after:
                 message += f" Please try again in {event.retry_after}s."  # where Codex reads it
             return self._fail(lane, event.code, message)
-        refused = BackendRefused(message, param=event.param)
-        refused.code, refused.status, refused.retry_after = event.code, event.status, event.retry_after
+        refused = BackendRefused(
+            message, param=event.param, code=event.code, status=event.status, retry_after=event.retry_after
+        )
         self._sample_over(lane)
         parent_id, lane.open = lane.response.request.previous_response_id, None
         return self._refuse(lane, refused, parent_id)

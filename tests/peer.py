@@ -1,6 +1,7 @@
 """Both neighbours of a ``Session`` for synchronous tests: the client that talks to it and the model behind it."""
 
 import collections
+import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -167,7 +168,7 @@ class Peer:
     def create(self, input: Any = "hi", *, now: float | None = None, **fields: Any) -> list[dict[str, Any]]:
         """Send ``response.create`` with ``store: false`` unless told otherwise; a field of ``...`` is left out."""
         body = {"type": "response.create", "model": "m", "store": False, "input": input, **fields}
-        return self.text(orjson.dumps({k: v for k, v in body.items() if v is not ...}).decode(), now)
+        return self.text(json.dumps({k: v for k, v in body.items() if v is not ...}), now)
 
     def append(self, *items: dict[str, Any], **fields: Any) -> list[dict[str, Any]]:
         return self.text(orjson.dumps({"type": "response.append", "input": items, **fields}).decode())
