@@ -76,6 +76,7 @@ class OpenResponse:
         asked: the conversation that the running sample answers.
         context: the same, and what was said since.
         saved: nearest stored ancestor: id and context.
+        n_items_asked: items of the conversation when the response was created.
         said: finished items of the running sample.
         announced: ``response.created`` has been sent.
         ending: the Response object of the terminal event, while that waits for the store.
@@ -91,6 +92,7 @@ class OpenResponse:
     saved: tuple[str, Context] | None
     ids: Callable[[str], str]
     echo: dict[str, Any]
+    n_items_asked: int = 0
     announced: bool = False
     said: list[Item] = field(factory=list)
     output: list[bytes] = field(factory=list)
@@ -110,6 +112,7 @@ class OpenResponse:
 
     def __attrs_post_init__(self) -> None:
         """Raises ``orjson.JSONEncodeError`` for a request nested deeper than orjson writes (254)."""
+        self.n_items_asked = self.asked.n_items
         if self.stream_id is not None:
             self._lane = b'"stream_id":' + orjson.dumps(self.stream_id) + b","
         tools, instructions = orjson.dumps(self.echo["tools"]), orjson.dumps(self.echo["instructions"])

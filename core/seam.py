@@ -213,9 +213,9 @@ class Record:
 
     Attributes:
         previous_id: the nearest stored ancestor, or None.
-        response: the Response object as its terminal event carries it, but with ``"output":[]``.
-        items: every item since ``previous_id``, oldest first; the response's output stands last.
-        n_output: how many of ``items`` are output.
+        response: the Response object as its terminal event carries it.
+        items: every item since ``previous_id``, oldest first.
+        n_output: how many of ``items``, at the end, came after the request: its output, and what was appended to it.
     """
 
     response_id: str

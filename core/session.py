@@ -416,7 +416,7 @@ class Session:
             created_at=response.created_at,
             response=response.ending,
             items=items,
-            n_output=len(response.said),
+            n_output=response.context.n_items - response.n_items_asked,
         )
         return [Save(lane.stream_id, record)]
 

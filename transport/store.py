@@ -77,13 +77,5 @@ def item_id(encoded: bytes) -> str | None:
 
 
 def stored_response(response: bytes, items: Sequence[bytes], n_output: int) -> StoredResponse:
-    """The response with its output filled in, and what came before it.
-
-    Args:
-        response: the Response object of a ``Record``, with an empty output.
-        items: every item of the chain that ends in it, oldest first; the last ``n_output`` are its output.
-    """
-    n_input = len(items) - n_output
-    shown = orjson.loads(response)  # parsed, since a tool's schema may hold '"output":[]' before the real one
-    shown["output"] = [orjson.Fragment(item) for item in items[n_input:]]
-    return StoredResponse(orjson.dumps(shown), tuple(items[:n_input]))
+    """What GET shows of a response, given every item of the chain that ends in it, oldest first."""
+    return StoredResponse(response, tuple(items[: len(items) - n_output]))

@@ -1,10 +1,12 @@
 """What a session promises beyond the conformance cases: the store, references, silence, leaving, bounds."""
 
+import orjson
 import pytest
 from attrs import evolve
 from peer import Peer, SharedStore, call, output, response_id, say, texts, types, user
 
 from turntape.core.seam import (
+    Arguments,
     ClientGone,
     Drain,
     Finish,
@@ -120,11 +122,20 @@ def test_a_stored_child_of_parents_that_were_not_stored_carries_their_items():
 def test_what_is_stored_is_exactly_what_the_terminal_event_said():
     peer = Peer()
     events = peer.create(store=True, metadata={"k": "v"})
-    import orjson
-
     [record] = peer.store.records.values()
     assert orjson.loads(record.response) == events[-1]["response"]
-    assert record.created_at == events[0]["response"]["created_at"]
+    assert record.created_at == events[0]["response"]["created_at"] and record.n_output == 1
+
+
+def test_an_appended_response_is_stored_whole_at_its_end():
+    peer = Peer(answer=call("f"), dialect="append")
+    peer.create("go", store=True)
+    assert peer.store.records == {}
+    events = peer.append(output("call_f_0"))
+    [record] = peer.store.records.values()
+    assert orjson.loads(record.response) == events[-1]["response"]
+    assert [orjson.loads(item)["type"] for item in record.items[: len(record.items) - record.n_output]] == ["message"]
+    assert record.n_output == 3  # the call, what was appended, the message
 
 
 def test_a_response_that_failed_is_not_stored():
@@ -291,8 +302,6 @@ def test_a_place_in_flight_goes_to_whoever_waits_longest():
 
 
 def test_nonsense_from_a_backend_fails_its_response_only():
-    from turntape.core.seam import Arguments
-
     peer = Peer(answer=None)
     peer.create()
     events = peer.sampled(Text("x"), Arguments("{}"))
