@@ -55,7 +55,7 @@ class Workspace:
             f'model = "lab-model"\nmodel_provider = "mine"\n{BEHAVIOUR}[model_providers.mine]\nname = "mine"\n'
             f'base_url = "{url}"\nenv_key = "TEST_KEY"\nwire_api = "responses"\n'
             f"supports_websockets = {str(websocket).lower()}\nstream_max_retries = 2\n"
-            f"stream_idle_timeout_ms = 20000\n{more}\n"
+            f"{more}\n"
         )
 
     def behave(self) -> None:
