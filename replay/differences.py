@@ -77,18 +77,40 @@ def _around(text: str, place: int) -> str:
     return ("…" if first else "") + cut + ("…" if last < len(text) else "")
 
 
-def allowing_rule(item_type: str, found: list[Difference]) -> dict[str, Any] | None:
-    """A ``replace`` rule with which the first difference, one of two texts, would not count; None if none could."""
-    if not found or not (isinstance(found[0].expected, str) and isinstance(found[0].got, str)):
-        return None
+def allowing_rules(item_type: str, found: list[Difference]) -> list[dict[str, Any]]:
+    """Narrow ``replace`` rules with which ``found``, which should be one pair of texts, would not count; [] if there are none.
+
+    A rule names what stands before the first differing word on its line, or after it, so that it lets no more pass.
+    """
+    if len(found) != 1 or not (isinstance(found[0].expected, str) and isinstance(found[0].got, str)):
+        return []
     expected, got = found[0].expected, found[0].got
-    start = common_start(expected, got)
-    word = re.search(r"\S*\Z", expected[:start])
-    begin = word.start() if word else start
-    line = expected.rfind("\n", 0, begin) + 1
-    before = re.escape(expected[max(line, begin - AROUND) : begin]).replace(r"\ ", " ")
     at = ".".join("*" if name.isdigit() else name for name in found[0].path)
-    for pattern in (before + r"\S+", before + r"[^\n]*", r"(?s)^.*$"):
-        if re.sub(pattern, "…", expected) == re.sub(pattern, "…", got):
-            break
-    return {"rule": "replace", "items": [item_type], "at": at, "pattern": pattern, "with": "…"}
+    rules: list[dict[str, Any]] = []
+    while expected != got and len(rules) < MAX_DIFFERENCES:
+        pattern = _around_a_word(expected, common_start(expected, got))
+        if pattern is None:
+            return []
+        rules.append({"rule": "replace", "items": [item_type], "at": at, "pattern": pattern, "with": "…"})
+        before = common_start(expected, got)
+        expected, got = re.sub(pattern, "…", expected), re.sub(pattern, "…", got)
+        if expected != got and common_start(expected, got) <= before - AROUND:
+            return []
+    return rules if expected == got else []
+
+
+def _around_a_word(text: str, place: int) -> str | None:
+    """Matches the word at ``place`` wherever it stands among the same others."""
+    line_start = text.rfind("\n", 0, place) + 1
+    line_end = text.find("\n", place) if "\n" in text[place:] else len(text)
+    begin = max(line_start, *(text.rfind(space, 0, place) + 1 for space in " \t"))
+    word = re.match(r"\S*", text[begin:line_end])
+    end = begin + (word.end() if word else 0)
+    before, after = text[max(line_start, begin - AROUND) : begin], text[end : min(line_end, end + AROUND)]
+    if re.search(r"\w", before):
+        return _literal(before) + r"\S+"
+    return r"(?m)^" + _literal(before) + r"\S+" + _literal(after) if re.search(r"\w", after) else None
+
+
+def _literal(text: str) -> str:
+    return re.escape(text).replace(r"\ ", " ")

@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from turntape.core.seam import Opened
+
 _OUTPUTS = ["function_call_output", "custom_tool_call_output", "local_shell_call_output"]
 _LINE = r'(?:(?<=\\n)|(?<=")|(?m:^))'
 """Where a line begins, also in a listing that is JSON inside a JSON text."""
@@ -55,10 +57,6 @@ CODEX: tuple[dict[str, Any], ...] = (
 PRESETS: Mapping[str, tuple[dict[str, Any], ...]] = {"codex": CODEX}
 
 
-def preset_for(agent: str) -> tuple[str, ...]:
-    """Names of the presets for a client.
-
-    Args:
-        agent: its User-Agent.
-    """
-    return ("codex",) if re.match(r"codex[\w-]*/", agent) else ()
+def preset_for(opened: Opened) -> tuple[str, ...]:
+    """Names of the presets for a client: known by its User-Agent, or by the append design, which only old Codex speaks."""
+    return ("codex",) if re.match(r"codex[\w-]*/", opened.agent) or opened.dialect != "current" else ()

@@ -176,7 +176,7 @@ class Recorder:
             return {"step": self._number, "t": now, "in": orjson.Fragment(packed)}, checked
         self.tape.n_sessions += 1
         self._number = self.tape.n_sessions
-        rules = preset_for(event.agent) if self.rules is None else self.rules
+        rules = preset_for(event) if self.rules is None else self.rules
         return {"open": self._number, "t": now, "rules": [*rules], "in": orjson.Fragment(packed)}, checked
 
     def _short(self, event: Event, now: float) -> dict[str, Any] | None:

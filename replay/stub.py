@@ -13,7 +13,7 @@ from turntape.core.seam import Increment, SampleFailed, Started, StartSample
 from turntape.core.session import Session
 from turntape.transport.backends.base import BackendError, Batch
 
-from .differences import allowing_rule, differences, shown
+from .differences import allowing_rules, differences, shown
 from .errors import ReplayError
 from .fixture import Fixture
 from .reading import Reader, Reading
@@ -226,9 +226,10 @@ def _items_differ(n: int, recorded: Reading, asked: Reading) -> str:
         return f", which ends where this conversation goes on: item {n + 1} here is a {kind}, and there is none in it."
     one, other = orjson.loads(expected[n].form), orjson.loads(got[n].form)
     found = [*differences(one, other)]
-    rule = allowing_rule(one["type"], found) if one["type"] == other["type"] else None
-    return f"; item {n + 1}, a {one['type']}, differs:{shown(found)}{_would_allow(rule) if rule else ''}"
+    rules = allowing_rules(one["type"], found) if one["type"] == other["type"] else []
+    return f"; item {n + 1}, a {one['type']}, differs:{shown(found)}{_would_allow(*rules)}"
 
 
-def _would_allow(rule: dict[str, Any]) -> str:
-    return f"\n  If that may differ, add to the rules of its session: {orjson.dumps(rule).decode()}"
+def _would_allow(*rules: dict[str, Any]) -> str:
+    shown = ",".join(orjson.dumps(rule).decode() for rule in rules)
+    return f"\n  If that may differ, add to the rules of its session: {shown}" if rules else ""

@@ -40,9 +40,10 @@ def test_rules_follow_the_client() -> None:
     recording = Recording()
     for agent in (CODEX, "codex_cli_rs/0.98.0 (Debian)", "OpenAI/Python 3.57.0", "mycodex/1", ""):
         recording.client(agent=agent)
+    recording.client(dialect="append")
     recording.client(rules=[{"rule": "ignore", "fields": ["user"]}])
     rules = [step.rules for step in recording.fixture.steps]
-    assert rules == [("codex",), ("codex",), (), (), (), ({"rule": "ignore", "fields": ["user"]},)]
+    assert rules == [("codex",), ("codex",), (), (), (), ("codex",), ({"rule": "ignore", "fields": ["user"]},)]
 
 
 class Faulty(Session):
