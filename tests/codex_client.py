@@ -45,14 +45,15 @@ class Workspace:
     def environment(self) -> dict[str, str]:
         return environment(self.folder, {"CODEX_HOME": str(self.home), "TEST_KEY": KEY})
 
-    def point_at(self, url: str, *, websocket: bool = True, more: str = "") -> None:
+    def point_at(self, url: str, *, websocket: bool = True, top: str = "", more: str = "") -> None:
         """Write the configuration that a user would write.
 
         Args:
-            more: further tables and keys of the provider.
+            top: further keys at the top of the file.
+            more: further keys of the provider, then further tables.
         """
         (self.home / "config.toml").write_text(
-            f'model = "lab-model"\nmodel_provider = "mine"\n{BEHAVIOUR}[model_providers.mine]\nname = "mine"\n'
+            f'model = "lab-model"\nmodel_provider = "mine"\n{top}\n{BEHAVIOUR}[model_providers.mine]\nname = "mine"\n'
             f'base_url = "{url}"\nenv_key = "TEST_KEY"\nwire_api = "responses"\n'
             f"supports_websockets = {str(websocket).lower()}\nstream_max_retries = 2\n"
             f"{more}\n"
