@@ -8,6 +8,9 @@ from codex_client import APPEND, Workspace, check_work_done, execute
 from running import LAB, turntape
 from wire import connections
 
+from turntape.replay.fixture import Fixture
+from turntape.replay.verify import verify
+
 pytestmark = pytest.mark.clients
 
 TERMINALS = {"response.done", "response.completed", "response.failed", "response.incomplete", "error"}
@@ -42,3 +45,20 @@ def test_append_session(version: str, dialect: str, terminals: list[str], tmp_pa
         event["response"]["id"] for request in connection.requests for event in request.events if "response" in event
     }
     assert len(ids) == (1 if dialect == "append" else 3)
+
+
+@pytest.mark.parametrize("version", programs.CODEX_APPEND)
+def test_append_session_replays(version: str, tmp_path: Path) -> None:
+    """A recorded append rollout verifies, and a stub plays it to the same release in another folder."""
+    program, recording = programs.codex(version), tmp_path / "session.jsonl"
+    first, second = Workspace(tmp_path / "work"), Workspace(tmp_path / "elsewhere" / "deeper")
+    options = ("record", "--out", recording, "--backend", f"scripted:{LAB}", "--store", "memory")
+    with turntape(*options, folder=tmp_path / "server") as server:
+        first.point_at(server.url, more=APPEND)
+        check_work_done(execute(program, first), first)
+        assert server.stop() == 0
+    verify(Fixture.load(recording))
+    with turntape("stub", recording, "--strict", folder=tmp_path / "stub") as stub:
+        second.point_at(stub.url, more=APPEND)
+        check_work_done(execute(program, second), second)
+        assert stub.stop() == 0, stub.errors
