@@ -1,7 +1,5 @@
 """Verification: a recording replays byte for byte, and any edit is found at its line."""
 
-from pathlib import Path
-
 import pytest
 from taped import Recording, user
 
@@ -10,8 +8,6 @@ from turntape.core.session import Session
 from turntape.replay.errors import Divergence, FixtureUnreadable, ReplayError
 from turntape.replay.fixture import Fixture
 from turntape.replay.verify import verify
-
-FIXTURES = sorted((Path(__file__).parents[2] / "fixtures").glob("*.jsonl"))
 
 
 def test_a_recording_verifies(recording: Recording) -> None:
@@ -124,9 +120,3 @@ def test_rules_can_be_edited(recording: Recording) -> None:
     edited = recording.content.replace(b'"rules":["codex"]', b'"rules":["codex",{"rule":"ignore","fields":["user"]}]')
     assert edited != recording.content
     verify(Fixture.parse(edited))
-
-
-@pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
-def test_every_fixture_verifies(path: Path) -> None:
-    """A fixture in the repository is a contract about what a session answers, byte for byte."""
-    verify(Fixture.load(path))
