@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from attrs import frozen
-from running import LAB, environment, turntape
+from running import LAB, ROOT, environment, turntape
 
 from turntape import __version__
 
@@ -402,6 +402,9 @@ def test_demo_runs_on_nothing(tmp_path: Path) -> None:
     ended = run("demo", folder=tmp_path)
     assert ended.code == 0, ended.errors
     assert ended.output.count("turn ") >= 3
+    figures = re.findall(r"[\d,]+ bytes sent, where .* been ([\d,]+)", ended.output)
+    assert figures
+    assert f"would have been {figures[0]}" in " ".join((ROOT / "README.md").read_text().split())
 
 
 def test_demo_on_a_running_server(tmp_path: Path, keys: Path) -> None:
