@@ -54,7 +54,7 @@ class Connections:
     ssl_context: ssl.SSLContext | None = None
     connect_timeout_s: float = 10.0
     n_idle: int = 64
-    connect: Connect = trio.open_tcp_stream
+    connect: Connect = field(default=trio.open_tcp_stream, repr=False)
     _idle: dict[tuple[str, str, int], list[tuple[float, trio.abc.Stream]]] = field(factory=dict, init=False, repr=False)
 
     async def open(self, target: Target) -> trio.abc.Stream:
