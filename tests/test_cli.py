@@ -1,7 +1,9 @@
 """The command line as its users meet it: what it prints, how it ends, and what its exit code says."""
 
+import contextlib
 import json
 import os
+import pty
 import re
 import signal
 import socket
@@ -343,6 +345,30 @@ def test_sigterm_ends_the_agent_and_then_the_recording(tmp_path: Path) -> None:
     assert f"recorded {out}: 1 session, 1 turn" in errors
     with pytest.raises(ProcessLookupError):
         os.kill(int(ready.read_text()), 0)
+
+
+def test_interrupt_at_the_terminal_is_the_agents(tmp_path: Path) -> None:
+    """Ctrl-C, which a terminal sends to both, lets the agent end as it likes; its exit code is passed on."""
+    agent = (
+        "import signal, sys\n"
+        "signal.signal(signal.SIGINT, lambda *_: sys.exit(5))\n"
+        "print('agent is ready', flush=True)\n"
+        "signal.pause()\n"
+    )
+    options = ["record", "--out", "o", "--port", "0", "--store", "memory", "--", sys.executable, "-c", agent]
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(tmp_path)
+        os.execve(sys.executable, [sys.executable, "-m", "turntape", *options], environment(tmp_path))
+    shown = b""
+    while b"agent is ready" not in shown:
+        shown += os.read(terminal, 4096)
+    os.write(terminal, b"\x03")
+    with contextlib.suppress(OSError):  # the terminal's end
+        while read := os.read(terminal, 4096):
+            shown += read
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5, shown.decode()
+    os.close(terminal)
 
 
 def test_verify_reads_every_file(tmp_path: Path, recording: Path) -> None:
