@@ -139,7 +139,11 @@ async def test_a_dialect_is_data() -> None:
 async def test_the_key_is_sent_and_never_shown(caplog: pytest.LogCaptureFixture) -> None:
     """The key is a bearer token, and it is in no representation, message or log, even if the server repeats it."""
     caplog.set_level(logging.DEBUG)
-    answer = {"error": {"message": f"Incorrect API key provided: {KEY}. Use sk-abcdefgh12345 or Bearer abc.def"}}
+    answer = {
+        "error": {
+            "message": f"Incorrect API key provided: {KEY}. Use sk-abcdefgh12345 or Authorization: Bearer abc.def"
+        }
+    }
     async with serving(refusing(401, answer)) as (server, backend):
         with pytest.raises(BackendError) as caught:
             await batches(backend)

@@ -14,8 +14,8 @@ MAX_MESSAGE = 500
 """Characters of a server's own message that are passed on; ours."""
 
 _KEY_SHAPES = re.compile(
-    r"(?i)\b(?:bearer|basic)\s+\S+"
-    r"|\b(?:sk|pk|rk|gsk|csk|xai|hf|fw|nvapi|tgp|key)[-_][A-Za-z0-9_*.\-]{6,}"
+    r"(?i)\b(?:authorization[\"']?\s*[:=]\s*[\"']?)?(?:bearer|basic)\s+\S+"
+    r"|\b(?:sk|pk|rk|gsk|csk|xai|hf|fw|nvapi|tgp)[-_][A-Za-z0-9_*.\-]{6,}"
     r"|\bAIza[A-Za-z0-9_\-]{10,}"
     r"|\b(?:api[-_ ]?key|access[-_ ]?token|authorization)[\"']?\s*[:=]\s*[\"']?[^\s\"',;]+"
 )
@@ -123,7 +123,7 @@ class Refusals:
         return self._classified(status, said, headers.get("retry-after"))
 
     def _classified(self, status: int, said: _Said, retry_after: str | None) -> BackendError:
-        told = f"{said.message} {said.code} {said.param or ''}"
+        told = f"{said.code} {said.param or ''} {said.message}"[: 16 * MAX_MESSAGE]
         is_rate = _RATE.search(told) is not None
         make = _Maker(self, said, status, retry_after)
         if _QUOTA.search(told) or status == 402:
