@@ -37,9 +37,6 @@ from .store import Store, StoreError
 
 logger = logging.getLogger(__name__)
 
-CLOSE_S = 1.0
-"""How long a closing connection may spend on its last bytes and the close handshake."""
-
 SETTLE_S = 1.0
 """How long saves under way, and samples that are whole, may run on after the session has closed."""
 
@@ -63,7 +60,7 @@ class Link(Protocol):
         ...
 
     async def aclose(self, code: int, reason: str) -> None:
-        """Say goodbye and return once the client has heard. Never waits long after being cancelled."""
+        """Say goodbye and return once the client has heard, or has stood still for too long."""
         ...
 
 
@@ -116,8 +113,7 @@ class Driver:
             for scope in self._samples.values():
                 scope.cancel()  # those that are whole are no longer among them
             if not self._gone:
-                with trio.move_on_after(CLOSE_S):
-                    await self.link.aclose(self._close.code, self._close.reason)
+                await self.link.aclose(self._close.code, self._close.reason)
             self._nursery.cancel_scope.deadline = trio.current_time() + SETTLE_S
 
     def feed(self, event: Event) -> None:

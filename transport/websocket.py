@@ -9,7 +9,6 @@ import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
 from wsproto.utilities import LocalProtocolError
 
-from .driver import CLOSE_S
 from .guard import Headers
 from .outbox import Outbox, SlowClient
 from .service import Service, request_id
@@ -17,6 +16,9 @@ from .service import Service, request_id
 logger = logging.getLogger(__name__)
 
 NETWORK_ERRORS = (ConnectionClosed, LocalProtocolError, trio.BrokenResourceError, trio.ClosedResourceError)
+
+CLOSE_S = 1.0
+"""How long a client may take to answer a close frame that it has been sent."""
 
 RECEIVE_BYTES = 1 << 18
 """Per read. The library's default of 4 KiB makes large messages 3 to 4 times dearer; idle memory is the same."""
@@ -121,7 +123,7 @@ class WebSocketLink:
 
     def __init__(self, ws: WebSocketConnection, wire: Wire, outbox: Outbox) -> None:
         self._ws, self._wire = ws, wire
-        self.room = outbox.room
+        self.room, self._flush = outbox.room, outbox.flush
         self.gone_code: int | None = None
 
     async def __aiter__(self) -> AsyncIterator[str]:
@@ -151,7 +153,8 @@ class WebSocketLink:
 
     async def aclose(self, code: int, reason: str) -> None:
         self.say_goodbye(code, reason)
-        with contextlib.suppress(ConnectionClosed):
+        await self._flush()
+        with trio.move_on_after(CLOSE_S), contextlib.suppress(ConnectionClosed):
             while True:  # what was on its way before the client's answer
                 await self._ws.get_message()
 
@@ -192,8 +195,7 @@ async def serve_websocket(
                 await service.run(link, opened)
             except* Exception:
                 logger.exception("session crashed")
-                with trio.move_on_after(CLOSE_S):
-                    await link.aclose(1011, "internal error")
+                await link.aclose(1011, "internal error")
             finally:
                 link.say_goodbye(1001, "server is shutting down")  # cut off by the grace deadline
             library.cancel_scope.cancel()
