@@ -71,6 +71,8 @@ class EventStreamLink(_PostLink):
     def put(self, data: tuple[bytes, ...]) -> None:
         """One write for all, each event whole in it: some clients lose what is split over chunks."""
         if not self._begun:
+            if not self._connection.unanswered:
+                return
             if event_type(data[0]) == "error":
                 self._connection.answer(error_of(data[0]))
                 return
@@ -139,18 +141,14 @@ def input_tokens(response: dict[str, Any]) -> dict[str, Any]:
 def error_of(event: bytes) -> Answer:
     """The HTTP response that an ``error`` event becomes when no response has begun."""
     frame = orjson.loads(event)
-    error, headers = frame["error"], frame.get("headers") or {}
-    retry_after = str(headers.get("retry-after", ""))
-    answer = error_answer(
-        frame.get("status", 500),
+    error, status = frame["error"], frame["status"]
+    retry_after = str((frame.get("headers") or {}).get("retry-after", ""))
+    return error_answer(
+        status if 400 <= status < 600 else 500,
         error["message"],
-        code=error.get("code"),
-        param=error.get("param"),
+        code=error["code"],
+        param=error["param"],
         headers=(("retry-after", retry_after),) if re.fullmatch(r"[\w ,:.-]+", retry_after, re.ASCII) else (),
-    )
-    kind = error.get("type")
-    return Answer(
-        answer.status, orjson.dumps({"error": {**orjson.loads(answer.body)["error"], "type": kind}}), answer.headers
     )
 
 
