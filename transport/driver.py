@@ -67,8 +67,11 @@ class Link(Protocol):
 class SessionLike(Protocol):
     """``core.session.Session``, or the recorder that wraps one."""
 
-    closed: bool
-    deadline: float
+    @property
+    def closed(self) -> bool: ...
+
+    @property
+    def deadline(self) -> float: ...
 
     def receive(self, event: Event, *, now: float) -> list[Effect]: ...
 

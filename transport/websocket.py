@@ -51,7 +51,7 @@ def dialect_of(headers: Headers) -> str:
     beta = headers.get("openai-beta")
     if beta is not None and "responses_websockets=2026-02-04" in (value.strip() for value in beta.split(",")):
         return "append"
-    return "legacy" if beta is None and headers.get("user-agent", "").startswith("codex") else "current"
+    return "legacy" if beta is None and "x-codex-turn-metadata" in headers else "current"
 
 
 def text_frame(payload: bytes) -> bytes:

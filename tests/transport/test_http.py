@@ -26,7 +26,7 @@ async def server(nursery):
 # --- POST /v1/responses -----------------------------------------------------------------------------------
 
 
-async def test_json(server, autojump_clock):
+async def test_c62_without_stream_the_response_is_the_body(server, autojump_clock):
     """C62: without ``stream`` the whole Response object is the body."""
     reply = await server.http().post()
     assert reply.status == 200 and reply.headers["content-type"] == "application/json"
@@ -35,7 +35,7 @@ async def test_json(server, autojump_clock):
     assert reply.json["output"][0]["content"][0]["text"] == "hello"
 
 
-async def test_sse(server, autojump_clock):
+async def test_c63_with_stream_the_events_come_as_sse(server, autojump_clock):
     """C63: with ``stream`` the events come as SSE under their names, and ``[DONE]`` ends them."""
     reply = await server.http().post(stream=True)
     assert reply.status == 200 and reply.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -80,7 +80,7 @@ async def test_a_refusal_is_an_http_error(nursery, autojump_clock, stream):
     assert (reply.status, reply.error["param"], reply.error["code"]) == (400, "input", "invalid_value")
 
 
-async def test_a_failure_mid_stream_is_an_event(nursery, autojump_clock):
+async def test_c64_a_failure_mid_stream_is_an_event_and_done(nursery, autojump_clock):
     """C64: what fails after the stream began is ``response.failed``, then ``[DONE]``."""
     reply = await Server(nursery, Model([LATE_FAILURE])).http().post(stream=True)
     assert reply.status == 200
@@ -280,7 +280,7 @@ async def stored(http: Http, **fields):
     return (await http.post(store=True, **fields)).json
 
 
-async def test_get_and_delete(server, autojump_clock):
+async def test_c66_get_and_delete(server, autojump_clock):
     """C66: a stored response can be had and deleted; one that was not stored is a 404."""
     http = server.http()
     response = await stored(http)
@@ -294,16 +294,24 @@ async def test_get_and_delete(server, autojump_clock):
     assert (await http.ask("GET", f"/v1/responses/{unstored['id']}")).status == 404
 
 
-async def test_a_chain_goes_on_over_http(server, autojump_clock):
-    """C65: a stored response can be continued by another POST."""
+async def test_c65_a_chain_goes_on_over_http(server, autojump_clock):
+    """C65: a response stored by a POST or over a WebSocket can be continued by another POST."""
     http = server.http()
     first = await stored(http)
     second = await stored(http, previous_response_id=first["id"])
     assert second["previous_response_id"] == first["id"]
     assert server.backend.starts[-1].context.n_items == 3
+    ws = await server.websocket()
+    await ws.create("over the socket", store=True)
+    created = (await ws.until("response.completed"))[-1]["response"]
+    third = await stored(http, previous_response_id=created["id"])
+    assert third["previous_response_id"] == created["id"]
+    said = server.backend.starts[-1].context.items_after(None)[0].value
+    assert said["content"][0]["text"] == "over the socket"
+    assert (await http.ask("GET", f"/v1/responses/{created['id']}")).json == created
 
 
-async def test_input_items(server, autojump_clock):
+async def test_c66_input_items(server, autojump_clock):
     """C66: the input is listed newest first, in pages, and items without an id get one that stays."""
     http, items = server.http(), [{"role": "user", "content": f"{n}"} for n in range(5)]
     items[2] = {"type": "message", "id": "msg_mine", "role": "user", "content": [{"type": "input_text", "text": "2"}]}
@@ -335,7 +343,7 @@ async def test_input_items(server, autojump_clock):
     assert (await http.ask("GET", "/v1/responses/resp_no/input_items")).status == 404
 
 
-async def test_input_tokens(server, autojump_clock):
+async def test_c69_input_tokens(server, autojump_clock):
     """C69: input is counted without asking the model or storing anything."""
     http = server.http()
     reply = await http.post("hello " * 100, "/v1/responses/input_tokens")
@@ -344,7 +352,7 @@ async def test_input_tokens(server, autojump_clock):
     assert (await http.post(5, "/v1/responses/input_tokens")).status == 400
 
 
-async def test_models(server, autojump_clock):
+async def test_c70_models(server, autojump_clock):
     """C70: models are listed and found, slashes and all; another is not found."""
     http = server.http()
     listed = (await http.ask("GET", "/v1/models?client_version=0.171.0")).json
@@ -395,7 +403,7 @@ async def test_a_failing_store_is_a_500(nursery, autojump_clock):
 # --- who may come in --------------------------------------------------------------------------------------------
 
 
-async def test_keys(nursery, autojump_clock, caplog):
+async def test_c09_keys(nursery, autojump_clock, caplog):
     """C09: without a good key every path but the health check is 401, upgrades too, and no key is ever logged."""
     settings = ServerSettings(keys=frozenset({"sk-right"}))
     server = Server(nursery, Model(), settings)

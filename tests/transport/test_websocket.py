@@ -43,7 +43,7 @@ async def test_the_handshake(nursery, autojump_clock):
         ({"openai-beta": "responses_websockets=2026-02-06", "user-agent": "codex_exec/0.171.0"}, "current"),
         ({"openai-beta": "a=b, responses_websockets=2026-02-04"}, "append"),
         ({"openai-beta": "responses_websockets=2026-02-04x"}, "current"),
-        ({"user-agent": "codex_exec/0.98.0"}, "legacy"),
+        ({"x-codex-turn-metadata": "{}"}, "legacy"),
         ({"user-agent": "python codex"}, "current"),
     ],
 )
@@ -79,7 +79,7 @@ async def test_what_a_session_knows_of_its_connection(nursery, autojump_clock):
     assert event.agent == "a" * 256 and len(bytes.fromhex(event.seed)) == 16 and SECRET not in repr(event)
 
 
-async def test_pings_are_answered_during_generation(nursery, autojump_clock):
+async def test_c10_pings_are_answered_during_generation(nursery, autojump_clock):
     """C10: a pong comes at once while a response is being sampled, and the events go on."""
     ws = await Server(nursery, Model([[(0, ()), (60, (Text("late"), Finish()))]])).websocket()
     await ws.create()
@@ -161,7 +161,7 @@ async def test_the_age_limit_closes(nursery, autojump_clock):
     assert 2 <= trio.current_time() < 4
 
 
-async def test_leaving_frees_the_sample(nursery, autojump_clock):
+async def test_c46_leaving_frees_the_sample(nursery, autojump_clock):
     """C46: a client that drops its connection mid-generation frees the backend without time passing."""
     backend = Model([endless(pause_s=1)])
     ws = await Server(nursery, backend).websocket()

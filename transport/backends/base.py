@@ -46,7 +46,7 @@ class Backend(Protocol):
 
         Write it as an async generator method under ``@trio.as_safe_channel``: nothing is produced until asked
         for (backpressure), and leaving the ``async with`` closes it (cancellation). Raise ``BackendError``
-        for a refusal or a failure; anything else is a bug and ends the connection.
+        for a refusal or a failure; anything else is a bug, fails the sample and is logged.
         """
         ...
 
