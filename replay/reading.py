@@ -71,7 +71,7 @@ class Learned:
 
 
 def occurrences(values: Iterable[str]) -> re.Pattern[str] | None:
-    """Matches any of ``values`` as a whole name: "/work/a" also in "/work/a/b" and "/work/a.", not in "/work/ab" or "/work/a.c".
+    """Matches any of ``values`` as a whole name: "/src/a" also in "/src/a/b" and "/src/a.", not in "/src/ab" or "/src/a.c".
 
     The longest first; as it is, and as it is written inside a JSON text.
     """

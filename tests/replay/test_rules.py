@@ -123,17 +123,17 @@ def test_a_value_that_is_learned_late_counts_nowhere_before() -> None:
 
 
 def test_a_learned_value_is_a_whole_name() -> None:
-    """/work/a is not found in /work/ab or /work/a.c, and is in /work/a/b and at the end of a sentence."""
+    """/src/a is not found in /src/ab or /src/a.c, and is in /src/a/b and at the end of a sentence."""
     rules = [{"rule": "learn", "pattern": "<cwd>(?P<value>[^<]+)</cwd>", "with": "CWD"}]
 
     def plain(text: str) -> str:
         reader = Reader(Ruleset.of(rules))
-        item = Item.of(user(f"<cwd>/work/a</cwd> {text}"))
+        item = Item.of(user(f"<cwd>/src/a</cwd> {text}"))
         learned = reader.read(Context().extend([item])).learned
         return str(reader.item(item, learned).value["content"][0]["text"])
 
-    shown = plain("/work/ab /work/a.c /work/a/b /work/a-b -I/work/a. '/work/a'")
-    assert shown == "<cwd>CWD</cwd> /work/ab /work/a.c CWD/b /work/a-b -ICWD. 'CWD'"
+    shown = plain("/src/ab /src/a.c /src/a/b /src/a-b -I/src/a. '/src/a'")
+    assert shown == "<cwd>CWD</cwd> /src/ab /src/a.c CWD/b /src/a-b -ICWD. 'CWD'"
 
 
 def test_a_second_value_of_a_rule_has_its_own_placeholder() -> None:
@@ -148,7 +148,7 @@ def test_a_second_value_of_a_rule_has_its_own_placeholder() -> None:
 def test_the_root_folder_is_learned_where_it_is_named_only() -> None:
     """A one-character value would be found everywhere."""
     assert key(user("<cwd>/</cwd> see /etc/x")) == key(user("<cwd>/work</cwd> see /etc/x"))
-    assert key(user("<cwd>/</cwd> see /etc/x")) != key(user("<cwd>/work</cwd> see /work/etc/x"))
+    assert key(user("<cwd>/</cwd> see /etc/x")) != key(user("<cwd>/work</cwd> see /src/etc/x"))
 
 
 def test_a_rule_can_be_for_one_place() -> None:
