@@ -1,15 +1,15 @@
 """``Session``: one client connection, or one HTTP POST, as a function of its events."""
 
-import collections
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import orjson
 from attrs import define, evolve, field
 
 from .canonical import Item, without_echo
 from .context import Context
+from .continuation import continued
 from .errors import (
     BackendRefused,
     ConnectionLimitReached,
@@ -17,15 +17,13 @@ from .errors import (
     ItemNotFound,
     PreviousResponseNotFound,
     ProtocolError,
-    QueueFull,
     ResponseNotFound,
     ShuttingDown,
     StoreUnavailable,
-    StreamLimitReached,
-    ToolOutputMismatch,
     error_type,
 )
 from .lane import ROOT, Kept, Lane, Loading, Waiting
+from .lanes import Lanes
 from .response import INCOMPLETE_REASONS, NonsenseFromBackend, OpenResponse, encode_event
 from .seam import (
     CancelSample,
@@ -65,9 +63,6 @@ from .wire import (
     structure_create,
 )
 
-MAX_WAITING_BYTES = 64 << 20
-"""Client events that wait in FIFOs hold at most this much text; ours."""
-
 
 @define(eq=False, repr=False)
 class Session:
@@ -76,23 +71,16 @@ class Session:
     Attributes:
         deadline: when a ``Tick`` is next wanted, in seconds since ``Opened``; ``inf`` for never.
         closed: no more events may be fed.
-        lanes: by ``stream_id``; None is the default lane.
     """
 
     deadline: float = math.inf
     closed: bool = False
-    lanes: dict[str | None, Lane] = field(factory=dict)
+    lanes: Lanes = field(factory=Lanes)
     _opened: Opened = field(factory=lambda: Opened(seed="", wall=0.0))
     _now: float = 0.0
     _n_ids: int = 0
     _leaving: ProtocolError | None = None  # why no more creates are taken
     _leave_by: float = math.inf
-    _n_busy: int = 0
-    _n_waiting: int = 0
-    _n_waiting_bytes: int = 0
-    _ready: collections.deque[Lane] = field(
-        factory=collections.deque
-    )  # may begin their next event when a place is free
     _sampling: dict[str, Lane] = field(factory=dict)  # by sample id
     _items: dict[str, Item] = field(factory=dict)  # by item id, oldest first: what item_reference can name
 
@@ -162,41 +150,27 @@ class Session:
             stream_id = None if over_http else read_stream_id(raw)
         except ProtocolError as exc:
             return self._answered_over_http(self._error(exc, None))
+        limits = self._opened.limits
         try:
-            lane = self._lane(stream_id)
+            lane = self.lanes.open(stream_id, limits)
         except ProtocolError as exc:
             return [self._error(exc, stream_id)]
         if self._leaving is not None:
             return self._answered_over_http(self._refusal(lane, self._leaving))
-        limits = self._opened.limits
-        too_long = self._n_waiting > 0 and self._n_waiting_bytes + len(text) > MAX_WAITING_BYTES
-        if self._n_waiting >= limits.n_waiting or too_long:
-            full = QueueFull("Too many requests wait on this connection; wait until one has been answered.")
-            return [self._refusal(lane, full)]
-        self._n_waiting += 1
-        self._n_waiting_bytes += len(text)
-        lane.waiting.append(Waiting(kind, raw, len(text)))
-        self._enqueue(lane)
+        try:
+            self.lanes.add(lane, Waiting(kind, raw, len(text)), limits)
+        except ProtocolError as exc:
+            return [self._refusal(lane, exc)]
         return []
-
-    def _enqueue(self, lane: Lane) -> None:
-        """Let ``lane`` begin its next event as soon as there is a place in flight."""
-        if lane.waiting and not lane.queued and lane.state not in BUSY:
-            lane.queued = True
-            self._ready.append(lane)
 
     def _advance(self) -> list[Effect]:
         """Begin waiting client events while places in flight are free."""
         effects: list[Effect] = []
-        while self._ready and self._n_busy < self._opened.limits.n_in_flight:
-            lane = self._ready.popleft()
-            lane.queued = False
-            waiting = lane.waiting.popleft()
-            self._n_waiting -= 1
-            self._n_waiting_bytes -= waiting.n_bytes
+        while (turn := self.lanes.take(self._opened.limits)) is not None:
+            lane, waiting = turn
             effects += self._append(lane, waiting) if waiting.type == "response.append" else self._create(lane, waiting)
-            self._enqueue(lane)
-        if self._leaving is not None and self._n_busy == 0 and not self.closed:
+            self.lanes.enqueue(lane)
+        if self._leaving is not None and self.lanes.n_busy == 0 and not self.closed:
             effects += self._close(1001, "going away")
         return effects
 
@@ -249,10 +223,10 @@ class Session:
         response_id = None
         if isinstance(request, ResponseCreate) and request.previous_response_id is not None:
             response_id = request.previous_response_id
-            parent = next(filter(None, (other.find(response_id) for other in self.lanes.values())), None)
+            parent = self.lanes.kept(response_id)
         if parent is not None and not unknown:
             return self._begin(lane, request, parent, {})
-        self._move(lane, Input.LOAD)
+        self.lanes.move(lane, Input.LOAD)
         lane.loading = Loading(request, parent, unknown)
         return [Load(lane.stream_id, self._opened.owner, response_id if parent is None else None, unknown)]
 
@@ -266,14 +240,14 @@ class Session:
         ]
         if isinstance(request, ResponseAppend):
             response = lane.response
-            context = _continued(response.context, items, fill=False, lenient=True)
+            context = continued(response.context, items, fill=False, lenient=True)
             if context.fold.open_calls:
-                self._move(lane, Input.HOLD)
+                self.lanes.move(lane, Input.HOLD)
                 response.resume(context, response.context.n_tokens)  # half of the answer: the rest is to come
                 return []
-            self._move(lane, Input.APPEND)
+            self.lanes.move(lane, Input.APPEND)
             return [self._sample(lane, context, response.context.n_tokens)]
-        context = _continued(
+        context = continued(
             parent.context,
             items,
             fill=self._opened.limits.fill_missing_outputs,
@@ -297,7 +271,7 @@ class Session:
             raise InvalidField(f"The request is nested too deeply to be answered ({exc}).") from None
         lane.open = response
         if request.generates:
-            self._move(lane, Input.CREATE)
+            self.lanes.move(lane, Input.CREATE)
             return [self._sample(lane, context, parent.n_cached)]
         response.cached = parent.n_cached
         return [Send(tuple(response.announce())), *self._end(lane, Input.WARMUP)]
@@ -333,7 +307,7 @@ class Session:
         self._sample_over(lane)
         response = lane.response
         if self._opened.dialect == "append" and ended.reason == "stop" and response.context.fold.open_calls:
-            self._move(lane, Input.PARK)
+            self.lanes.move(lane, Input.PARK)
             snapshot = response.snapshot("in_progress", usage=response.usage(ended.usage))
             effects.append(Send((response.snapshot_event("response.done", snapshot),)))
             return effects
@@ -354,7 +328,7 @@ class Session:
 
     def _store_answered(self, lane: Lane, event: Loaded | Saved | StoreFailed) -> list[Effect]:
         if isinstance(event, Saved):
-            self._move(lane, Input.SAVED)
+            self.lanes.move(lane, Input.SAVED)
             return self._seal(lane, saved=True)
         if lane.state is State.SAVING:
             assert isinstance(event, StoreFailed)
@@ -403,9 +377,9 @@ class Session:
         )
         response.ending_type = "response.completed" if reason is None else "response.incomplete"
         if not response.request.stores:
-            self._move(lane, input_)
+            self.lanes.move(lane, input_)
             return self._seal(lane)
-        self._move(lane, Input.SAVE)
+        self.lanes.move(lane, Input.SAVE)
         saved_id, saved = response.saved or (None, None)
         # A stored child of parents that were not stored carries their items: it must load without them.
         items = tuple(item.encoded for item in response.context.items_after(saved))
@@ -448,7 +422,7 @@ class Session:
         return self._answered_over_http(Send((ended,)))
 
     def _fail(self, lane: Lane, code: str, message: str) -> list[Effect]:
-        self._move(lane, Input.FAIL)
+        self.lanes.move(lane, Input.FAIL)
         response, lane.open = lane.response, None
         lane.evict(response.request.previous_response_id)
         if lane.sample_id is not None:
@@ -458,7 +432,7 @@ class Session:
 
     def _refuse(self, lane: Lane, exc: ProtocolError, parent_id: object) -> list[Effect]:
         """A create that got its turn and cannot be served."""
-        self._move(lane, Input.REFUSE)
+        self.lanes.move(lane, Input.REFUSE)
         lane.evict(parent_id)
         return self._answered_over_http(self._refusal(lane, exc))
 
@@ -508,7 +482,7 @@ class Session:
             )
             effects += [self._error(reached, None), *self._leave(reached)]
             self._leave_by = round(self._now + limits.drain_s, 6)
-        for lane in self.lanes.values():
+        for lane in self.lanes:
             if lane.open is None or lane.state not in BUSY:
                 continue
             if self._now < self._patience(lane):
@@ -531,7 +505,7 @@ class Session:
         deadline = self._leave_by if self._leaving is not None else limits.max_age_s
         if self._opened.transport != "websocket" and self._leaving is None:
             deadline = math.inf
-        for lane in self.lanes.values():
+        for lane in self.lanes:
             if lane.open is not None and lane.state in BUSY:
                 deadline = min(deadline, self._patience(lane))
         self.deadline = deadline
@@ -539,38 +513,11 @@ class Session:
     def _leave(self, why: ProtocolError) -> list[Effect]:
         """Take no more client events, refuse those that wait, and close once nothing is in flight."""
         self._leaving = why
-        late: list[Effect] = []
-        for lane in self.lanes.values():
-            late += [self._refusal(lane, why) for _ in lane.waiting]
-            lane.waiting.clear()
-            lane.queued = False
-        self._ready.clear()
-        self._n_waiting = self._n_waiting_bytes = 0
-        return late
+        return [self._refusal(lane, why) for lane in self.lanes.clear()]
 
     def _close(self, code: int, reason: str) -> list[Effect]:
         self.closed = True
         return [Close(code, reason)]
-
-    def _move(self, lane: Lane, input_: Input) -> None:
-        was_busy = lane.state in BUSY
-        lane.move(input_)
-        self._n_busy += (lane.state in BUSY) - was_busy
-        if was_busy:
-            self._enqueue(lane)
-
-    def _lane(self, stream_id: str | None) -> Lane:
-        if stream_id not in self.lanes:
-            limits = self._opened.limits
-            n_named = len(self.lanes) - (None in self.lanes)
-            if stream_id is not None and n_named >= limits.n_lanes:
-                raise StreamLimitReached(
-                    f"This connection has reached the maximum number of distinct stream ids ({limits.n_lanes}). "
-                    "Reuse one of them, or open a new connection.",
-                    param="stream_id",
-                )
-            self.lanes[stream_id] = Lane(stream_id, limits.n_kept)
-        return self.lanes[stream_id]
 
     def _wall(self) -> int:
         """Seconds since 1970."""
@@ -581,55 +528,3 @@ class Session:
         self._n_ids += 1
         key = bytes.fromhex(self._opened.seed)
         return f"{prefix}_{hashlib.blake2b(self._n_ids.to_bytes(8, 'big'), key=key, digest_size=16).hexdigest()}"
-
-
-def _continued(parent: Context, new: Sequence[Item], *, fill: bool, lenient: bool) -> Context:
-    """``parent`` plus ``new``, if every output has its call and every call its output.
-
-    Args:
-        fill: answer calls without an output with "aborted" instead of refusing them.
-        lenient: leave calls open, for a warm-up or half an append.
-
-    Raises:
-        ToolOutputMismatch: names the call id.
-    """
-    waiting = dict.fromkeys(parent.fold.open_calls)
-    for item in new:
-        if item.opens_call:
-            waiting[item.call_id or ""] = None
-        elif item.closes_call:
-            if item.call_id not in waiting:
-                raise ToolOutputMismatch(
-                    f"No tool call found for {item.type.replace('_', ' ')} with call_id '{item.call_id}'.",
-                    param="input",
-                )
-            del waiting[item.call_id]
-    if waiting and fill and not lenient:
-        return parent.extend(_filled(parent, new, set(waiting)))
-    if waiting and not lenient:
-        raise ToolOutputMismatch(
-            f"No tool output found for call_id '{next(iter(waiting))}'; send one for every call.", param="input"
-        )
-    return parent.extend(new)
-
-
-def _filled(parent: Context, new: Sequence[Item], missing: set[str]) -> list[Item]:
-    """``new`` with an "aborted" output for each of ``missing``: where the parent's calls end, or after its own call."""
-    filled: list[Item] = []
-    outstanding = set(missing)
-    for link in parent.links():
-        for item in link.items:
-            if item.opens_call and item.call_id in outstanding:
-                outstanding.discard(item.call_id)
-                filled.append(_aborted(item))
-        if not outstanding & set(parent.fold.open_calls):
-            break
-    for item in new:
-        filled.append(item)
-        if item.opens_call and item.call_id in outstanding:
-            filled.append(_aborted(item))
-    return filled
-
-
-def _aborted(call: Item) -> Item:
-    return Item.of({"type": f"{call.type}_output", "call_id": call.call_id, "output": "aborted"})

@@ -136,7 +136,7 @@ class SessionMachine(RuleBasedStateMachine):
     def outputs(self, parent: str | None, which: str) -> list[dict[str, Any]]:
         """Outputs for calls that really wait, as far as the client can know them."""
         open_calls: list[str] = []
-        for lane in self.peer.session.lanes.values():
+        for lane in self.peer.session.lanes:
             for kept in lane.kept:
                 if kept.response_id == parent:
                     open_calls = list(kept.context.fold.open_calls)
@@ -161,7 +161,7 @@ class SessionMachine(RuleBasedStateMachine):
         return []
 
     def few_wait(self) -> bool:
-        return self.peer.session._n_waiting < 3 or len(self.peer.sent) % 7 == 0
+        return self.peer.session.lanes.n_waiting < 3 or len(self.peer.sent) % 7 == 0
 
     @precondition(few_wait)
     @rule(
@@ -188,7 +188,7 @@ class SessionMachine(RuleBasedStateMachine):
         )
 
     def parked(self) -> list[str | None]:
-        return [lane.stream_id for lane in self.peer.session.lanes.values() if lane.state is State.PARKED]
+        return [lane.stream_id for lane in self.peer.session.lanes if lane.state is State.PARKED]
 
     @precondition(lambda self: self.parked())
     @rule(
@@ -320,7 +320,7 @@ class SessionMachine(RuleBasedStateMachine):
             return
         lanes = list(self.open_samples.values())
         assert len(lanes) == len(set(lanes)) <= self.peer.limits.n_in_flight
-        for lane in self.peer.session.lanes.values():
+        for lane in self.peer.session.lanes:
             assert (lane.state is State.SAMPLING) == (lane.stream_id in lanes)
             assert (lane.open is not None) or lane.state in (State.IDLE, State.LOADING)
 
@@ -337,9 +337,9 @@ class SessionMachine(RuleBasedStateMachine):
                 break
         if self.gone:
             return
-        assert not any(lane.waiting for lane in self.peer.session.lanes.values())
+        assert not any(lane.waiting for lane in self.peer.session.lanes)
         assert len(set(self.created)) == len(self.created)
-        parked = {lane.open.id for lane in self.peer.session.lanes.values() if lane.open is not None}
+        parked = {lane.open.id for lane in self.peer.session.lanes if lane.open is not None}
         unanswered = set(self.created) - set(self.ended) - parked
         assert len(unanswered) <= sum(
             1

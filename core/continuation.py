@@ -1,0 +1,58 @@
+"""A conversation and what a turn adds to it: every tool output must have its call, and every call its output."""
+
+from collections.abc import Sequence
+
+from .canonical import Item
+from .context import Context
+from .errors import ToolOutputMismatch
+
+
+def continued(parent: Context, new: Sequence[Item], *, fill: bool, lenient: bool) -> Context:
+    """``parent`` plus ``new``. O(new).
+
+    Args:
+        fill: answer calls without an output with "aborted" instead of refusing them.
+        lenient: leave calls open, for a warm-up or half an append.
+
+    Raises:
+        ToolOutputMismatch: names the call id.
+    """
+    waiting = dict.fromkeys(parent.fold.open_calls)
+    for item in new:
+        if item.opens_call:
+            waiting[item.call_id or ""] = None
+        elif item.closes_call:
+            if item.call_id not in waiting:
+                raise ToolOutputMismatch(
+                    f"No tool call found for {item.type.replace('_', ' ')} with call_id '{item.call_id}'.",
+                    param="input",
+                )
+            del waiting[item.call_id]
+    if not waiting or lenient:
+        return parent.extend(new)
+    if fill:
+        return parent.extend(_filled(parent, new, set(waiting)))
+    raise ToolOutputMismatch(
+        f"No tool output found for call_id '{next(iter(waiting))}'; send one for every call.", param="input"
+    )
+
+
+def _filled(parent: Context, new: Sequence[Item], missing: set[str]) -> list[Item]:
+    """``new`` with an "aborted" output for each of ``missing``: where the parent's calls end, or after its own call."""
+    filled: list[Item] = []
+    for link in parent.links():
+        if not missing & set(parent.fold.open_calls):
+            break
+        for item in link.items:
+            if item.opens_call and item.call_id in missing:
+                missing.discard(item.call_id)
+                filled.append(_aborted(item))
+    for item in new:
+        filled.append(item)
+        if item.opens_call and item.call_id in missing:
+            filled.append(_aborted(item))
+    return filled
+
+
+def _aborted(call: Item) -> Item:
+    return Item.of({"type": f"{call.type}_output", "call_id": call.call_id, "output": "aborted"})
