@@ -5,7 +5,7 @@ from hypothesis import given
 from peer import output, user
 
 from turntape.core.canonical import Fold, Item, without_echo
-from turntape.core.context import Context
+from turntape.core.context import Context, estimate_tokens
 
 CALL = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
 
@@ -18,6 +18,11 @@ def test_ids_status_nulls_empty_lists_and_reasoning_do_not_matter():
     other = {**CALL, "id": "fc_1", "status": "completed", "call_id": "b", "x": None, "y": [], "client_metadata": {}}
     assert key(CALL, output("a")) == key(other, output("b", id="fco_1"))
     assert key(CALL, output("a")) == key({"type": "reasoning", "summary": []}, CALL, output("a"))
+
+
+def test_the_order_of_keys_and_a_clients_own_bookkeeping_do_not_matter():
+    assert key(user("a")) == key({**user("a"), "internal_chat_message_metadata_passthrough": {"turn_id": "1"}})
+    assert key(CALL) == key(dict(reversed(CALL.items())))
 
 
 def test_what_means_something_matters():
@@ -73,6 +78,12 @@ def test_tools_of_additional_tools_items_are_carried_on():
     item = {"type": "additional_tools", "role": "developer", "tools": [{"type": "custom", "name": "exec"}]}
     context = Context().extend([Item.of(item)]).extend([Item.of(user("x"))])
     assert [(tool.name, tool.custom) for tool in context.tools] == [("exec", True)]
+    more = Item.of({**item, "tools": [{"type": "function", "name": "wait"}]})
+    assert [tool.name for tool in context.extend([more, Item.of(user("y"))]).tools] == ["exec", "wait"]
+
+
+def test_every_begun_token_is_counted():
+    assert [estimate_tokens(n) for n in (0, 1, 4, 5, 8)] == [0, 1, 1, 2, 2]
 
 
 def test_a_very_long_chain_is_compared_printed_hashed_and_dropped_without_recursion():

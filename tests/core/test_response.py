@@ -1,5 +1,6 @@
 """Event ladders: what the client is told for each thing that a model can say."""
 
+import base64
 import itertools
 
 import pytest
@@ -65,6 +66,26 @@ def test_reasoning_summaries_are_parts_of_one_item():
     assert [part["text"] for part in events[-1]["item"]["summary"]] == ["ab", "c"]
 
 
+def test_the_number_of_a_summary_part_begins_it_once_and_need_not_be_the_next():
+    item = told(Summary("a", 1), Summary("b", 1), Summary("c", 3), Summary("d", 3))[-1]["item"]
+    assert [part["text"] for part in item["summary"]] == ["ab", "cd"]
+
+
+def test_every_item_numbers_its_own_parts():
+    events = told(
+        Summary("a"), Reasoning("r"), Message(), Text("b"), Message(), Text("c"), Summary("d"), Reasoning("s")
+    )
+    deltas = [event for event in events if event["type"].endswith(".delta")]
+    assert [event["output_index"] for event in deltas] == [0, 0, 1, 2, 3, 3]
+    assert {event.get("content_index", event.get("summary_index")) for event in deltas} == {0}
+    done = [event["item"] for event in events if event["type"].endswith("item.done")]
+    assert [[part["text"] for part in item["summary"]] for item in done if item["type"] == "reasoning"] == [
+        ["a"],
+        ["d"],
+    ]
+    assert {item["status"] for item in done} == {"completed"}
+
+
 def test_a_summary_and_raw_reasoning_share_an_item():
     [item] = [event["item"] for event in told(Summary("s"), Reasoning("r")) if event["type"].endswith("item.done")]
     assert (item["summary"][0]["text"], item["content"][0]["text"]) == ("s", "r")
@@ -79,6 +100,12 @@ def test_encrypted_content_is_made_only_when_asked_for_and_carries_the_reasoning
     assert reasoning_text(Item.of({**replayed, "encrypted_content": done["encrypted_content"][:-9] + "!"})) == ""
     assert reasoning_text(Item.of({**replayed, "encrypted_content": None})) == ""
     assert reasoning_text(Item.of({**replayed, "content": [{"type": "reasoning_text", "text": "clear"}]})) == "clear"
+
+
+@pytest.mark.parametrize("plain", [b"[]", b"5", b'{"content":5}', b'{"content":[5,{"text":5},{}]}', b"\xff", b"{}"])
+def test_encrypted_content_that_only_looks_like_ours_holds_no_reasoning(plain):
+    forged = "turntape-reasoning-1." + base64.urlsafe_b64encode(plain).decode()
+    assert reasoning_text(Item.of({"type": "reasoning", "summary": [], "encrypted_content": forged})) == ""
 
 
 def test_a_custom_tool_call():
@@ -158,6 +185,22 @@ def test_an_incomplete_response_closes_what_is_open(said, closing):
     assert events[-1]["response"]["incomplete_details"] == {"reason": "content_filter"}
 
 
+def test_a_summary_part_cut_short_says_so():
+    def closed(reason):
+        events = Peer(answer=lambda start: (Summary("a"), Finish(reason))).create()
+        return next(event for event in events if event["type"] == "response.reasoning_summary_part.done")
+
+    assert closed("length")["status"] == "incomplete" and "status" not in closed("stop")
+
+
+def test_a_service_tier_is_echoed_while_the_response_runs_and_default_at_its_end():
+    def tiers(**fields):
+        events = Peer().create(**fields)
+        return [event["response"]["service_tier"] for event in (events[0], events[1], events[-1])]
+
+    assert tiers() == ["auto", "auto", "default"] and tiers(service_tier="flex") == ["flex", "flex", "default"]
+
+
 def test_usage_is_the_backends_own_when_it_counts():
     usage = Usage(input_tokens=100, output_tokens=20, cached_tokens=80, reasoning_tokens=5)
     peer = Peer(answer=lambda start: (Text("x"), Finish(usage=usage)))
@@ -177,6 +220,8 @@ def test_estimated_usage_counts_instructions_tools_and_reasoning():
 
     plain = usage()
     assert plain["output_tokens"] == 20 and plain["output_tokens_details"]["reasoning_tokens"] == 10
+    peer = Peer(answer=lambda start: (Summary("s" * 40), Text("t" * 40), Finish()))
+    assert peer.create()[-1]["response"]["usage"]["output_tokens_details"]["reasoning_tokens"] == 10
     assert usage(instructions="i" * 400)["input_tokens"] == plain["input_tokens"] + 100
     tools = [{"type": "function", "name": "f" * 400}]
     assert usage(tools=tools)["input_tokens"] > plain["input_tokens"] + 100

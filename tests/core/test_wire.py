@@ -12,6 +12,8 @@ from turntape.core.wire import read, structure_create
 
 FUNCTION = {"type": "function", "name": "f"}
 DEEP = json.loads("[" * 300 + "]" * 300)
+IN_PART = ("invalid_value", "input[0].content[0]")
+LONG = "x" * 100_000
 
 
 @pytest.mark.parametrize(
@@ -34,6 +36,12 @@ DEEP = json.loads("[" * 300 + "]" * 300)
         ({"text": {"verbosity": "loud"}}, "invalid_value", "text.verbosity", "'low', 'medium', 'high'"),
         ({"text": {"format": {"type": "xml"}}}, "invalid_value", "text.format", "'json_schema'"),
         ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "invalid_value", "text.format", "object"),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "n", "schema": {}, "strict": "yes"}}},
+            "invalid_value",
+            "text.format",
+            "expected a boolean, but got a string",
+        ),
         ({"reasoning": "high"}, "invalid_value", "reasoning", "expected an object, but got a string"),
         ({"reasoning": {"effort": 3}}, "invalid_value", "reasoning.effort", "string"),
         ({"include": "all"}, "invalid_value", "include", "expected an array, but got a string"),
@@ -41,6 +49,7 @@ DEEP = json.loads("[" * 300 + "]" * 300)
         ({"metadata": []}, "invalid_value", "metadata", "expected an object, but got an array"),
         ({"metadata": {"k": 1}}, "invalid_value", "metadata.k", "string"),
         ({"metadata": {"k": "v" * 513}}, "invalid_value", "metadata.k", "512"),
+        ({"metadata": {"k" * 65: ""}}, "invalid_value", f"metadata.{'k' * 64}", "at most 64"),
         ({"metadata": {str(n): "" for n in range(17)}}, "invalid_value", "metadata", "at most 16"),
         ({"tools": {}}, "invalid_value", "tools", "expected an array, but got an object"),
         ({"tools": ["f"]}, "invalid_value", "tools[0]", "expected an object, but got a string"),
@@ -64,6 +73,7 @@ DEEP = json.loads("[" * 300 + "]" * 300)
             "'g'",
         ),
         ({"tool_choice": {"type": "file_search"}}, "unsupported_parameter", "tool_choice", "file_search"),
+        ({"tool_choice": {"type": "web_search"}}, "unsupported_parameter", "tool_choice", "web_search"),
         ({"input": 5}, "invalid_value", "input", "a string or an array of items"),
         ({"input": ["x"]}, "invalid_value", "input[0]", "expected an object, but got a string"),
         ({"input": [user("a"), {"role": "king", "content": "x"}]}, "invalid_value", "input[1].role", "'king'"),
@@ -93,6 +103,16 @@ DEEP = json.loads("[" * 300 + "]" * 300)
             "input[0].call_id",
             "Missing",
         ),
+        ({"input": [{"role": "user", "content": [{"type": "refusal", "text": "x"}]}]}, *IN_PART, "null"),
+        ({"input": [{"role": "user", "content": [{"type": "summary_text"}]}]}, *IN_PART, "null"),
+        ({"input": [{"type": "reasoning", "summary": "x"}]}, "invalid_value", "input[0].summary", "an array"),
+        (
+            {"input": [{"type": "custom_tool_call_output", "call_id": "c", "output": 5}]},
+            "invalid_value",
+            "input[0].output",
+            "a string or an array",
+        ),
+        ({"input": [{"role": "king", "content": "x"}, 5]}, "invalid_value", "input[0].role", "'king'"),
         ({"input": [{"type": "compaction"}]}, "unsupported_parameter", "input[0].type", "'compaction'"),
         ({"input": [{"type": 3}]}, "invalid_value", "input[0]", "integer"),
         ({"input": [{"role": "user", "content": "x", "deep": DEEP}]}, "invalid_value", "input[0]", "nested too deeply"),
@@ -108,6 +128,27 @@ def test_a_wrong_field_is_named_with_its_kind_and_the_socket_lives(fields, code,
     assert (event["error"]["code"], event["error"]["param"]) == (code, param)
     assert says in event["error"]["message"]
     assert types(peer.create())[-1] == "completed"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"truncation": LONG},
+        {"text": {"verbosity": LONG}},
+        {"text": {"format": {"type": LONG}}},
+        {"metadata": {LONG: 5}},
+        {"tools": [{"type": LONG}]},
+        {"tool_choice": LONG},
+        {"tool_choice": {"type": LONG}},
+        {"input": [{"role": LONG, "content": "x"}]},
+        {"input": [{"role": "user", "content": [{"type": LONG}]}]},
+        {"input": [{"type": LONG}]},
+        {"type": LONG},
+    ],
+)
+def test_an_error_repeats_no_more_of_a_value_than_shows_which_it_was(fields):
+    [event] = Peer().create(**fields)
+    assert event["type"] == "error" and len(json.dumps(event)) < 1000
 
 
 def test_null_means_absent_for_every_field():
@@ -160,6 +201,8 @@ def test_a_tool_choice_keeps_its_meaning():
     assert choice("none") == ("none", None) and choice("required") == ("required", None)
     assert choice({"type": "function", "name": "f"}) == ("required", ("f",))
     assert choice({"type": "allowed_tools", "mode": "auto", "tools": [FUNCTION]}) == ("auto", ("f",))
+    assert choice({"type": "allowed_tools", "mode": "required", "tools": [FUNCTION]}) == ("required", ("f",))
+    assert choice({"type": "allowed_tools", "tools": [{"type": "web_search"}, FUNCTION]}) == ("auto", ("f",))
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
@@ -203,6 +246,11 @@ def test_an_append_needs_items_and_may_name_its_response():
     assert failed["type"] == "response.failed" and "resp_other" in failed["response"]["error"]["message"]
     parked = peer.create()[-1]["response"]["id"]
     assert types(peer.append(output("call_f_0"), response_id=parked))[-1] == "completed"
+    parked = peer.create()[-1]["response"]["id"]
+    assert types(peer.append(output("call_f_0"), previous_response_id=parked))[-1] == "completed"
+    peer.create()
+    [failed] = peer.append(output("call_f_0"), previous_response_id="resp_other")
+    assert failed["type"] == "response.failed" and "resp_other" in failed["response"]["error"]["message"]
     peer.create()
     assert types(peer.append()) == ["failed"]
 
