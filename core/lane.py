@@ -1,6 +1,7 @@
 """``Lane``: one FIFO of a connection, its state, its open response, and the responses it remembers."""
 
 import collections
+from collections.abc import Mapping
 from typing import Any
 
 from attrs import define, field, frozen
@@ -55,11 +56,13 @@ class Loading:
     Attributes:
         parent: what it continues, or None if the store is asked for that.
         item_ids: what else the store is asked for.
+        known: items it refers to that were at hand when its turn came.
     """
 
     request: ResponseCreate | ResponseAppend
     parent: Kept | None
     item_ids: tuple[str, ...]
+    known: Mapping[str, Item]
 
 
 @define(eq=False)

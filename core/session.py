@@ -214,29 +214,26 @@ class Session:
 
     def _resolve(self, lane: Lane, request: ResponseCreate | ResponseAppend) -> list[Effect]:
         """Find what ``request`` continues and refers to: here, or else in the store."""
-        unknown = tuple(
-            item.value["id"]
-            for item in request.input.items
-            if item.type == "item_reference" and item.value["id"] not in self._items
-        )
+        named = [item.value["id"] for item in request.input.items if item.type == "item_reference"]
+        known = {item_id: self._items[item_id] for item_id in named if item_id in self._items}
+        unknown = tuple(item_id for item_id in named if item_id not in known)
         parent: Kept | None = ROOT
         response_id = None
         if isinstance(request, ResponseCreate) and request.previous_response_id is not None:
             response_id = request.previous_response_id
             parent = self.lanes.kept(response_id)
         if parent is not None and not unknown:
-            return self._begin(lane, request, parent, {})
+            return self._begin(lane, request, parent, known)
         self.lanes.move(lane, Input.LOAD)
-        lane.loading = Loading(request, parent, unknown)
+        lane.loading = Loading(request, parent, unknown, known)
         return [Load(lane.stream_id, self._opened.owner, response_id if parent is None else None, unknown)]
 
     def _begin(
-        self, lane: Lane, request: ResponseCreate | ResponseAppend, parent: Kept, loaded: Mapping[str, Item]
+        self, lane: Lane, request: ResponseCreate | ResponseAppend, parent: Kept, referenced: Mapping[str, Item]
     ) -> list[Effect]:
         """All is at hand: everything that can be refused is refused here, before anything moves."""
         items = [
-            self._items.get(item.value["id"]) or loaded[item.value["id"]] if item.type == "item_reference" else item
-            for item in request.input.items
+            referenced[item.value["id"]] if item.type == "item_reference" else item for item in request.input.items
         ]
         if isinstance(request, ResponseAppend):
             response = lane.response
@@ -340,11 +337,11 @@ class Session:
         try:
             if isinstance(event, StoreFailed):
                 raise StoreUnavailable(event.message)
-            loaded = {}
+            referenced = dict(loading.known)
             for item_id, encoded in zip(loading.item_ids, event.referenced, strict=True):
                 if encoded is None:
                     raise ItemNotFound(f"Item with id '{item_id}' not found.", param="input")
-                loaded[item_id] = Item.decode(encoded)
+                referenced[item_id] = Item.decode(encoded)
             parent = loading.parent
             if parent is None:
                 if event.items is None:
@@ -353,7 +350,7 @@ class Session:
                     )
                 context = Context().extend(map(Item.decode, event.items))
                 parent = Kept(parent_id or "", context, context, (parent_id or "", context), None, 0)
-            return self._begin(lane, request, parent, loaded)
+            return self._begin(lane, request, parent, referenced)
         except ProtocolError as exc:
             if isinstance(request, ResponseAppend):
                 return self._fail(lane, exc.code, exc.message)

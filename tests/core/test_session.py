@@ -202,6 +202,15 @@ def test_the_oldest_items_are_forgotten_first():
     assert peer.asked == [Load(None, "", None, (first,))]
 
 
+def test_an_item_that_is_forgotten_while_the_store_is_asked_is_still_found():
+    peer = Peer(limits=Limits(n_referable=1), store=None)
+    here = peer.create("one")[-2]["item"]
+    peer.create([{"type": "item_reference", "id": here["id"]}, {"type": "item_reference", "id": "msg_far"}])
+    peer.create("another", stream_id="b")
+    events = peer.feed(Loaded(None, (), (b'{"type":"message","role":"user","content":"far"}',)))
+    assert types(events)[-1] == "completed" and peer.prompt()[0] == here
+
+
 # --- silence, age, leaving ------------------------------------------------------------------------------------
 
 
