@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from turntape.transport.backends.example import example
+from turntape.transport.backends.example import UnusableSchema, encoded_example, example
 
 TREE = {
     "$defs": {
@@ -77,3 +77,42 @@ def test_a_schema_that_needs_itself_ends() -> None:
     assert isinstance(example(endless), dict)
     assert example({"$ref": "#"}) == ""
     assert example({"$ref": "#/absent"}) == ""
+
+
+TWICE = {"type": "object", "properties": {"a": {"$ref": "#"}, "b": {"$ref": "#"}}, "required": ["a", "b"]}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array", "minItems": 10**9},
+        {"type": "string", "minLength": 10**9},
+        TWICE,  # 2 to the power of MAX_DEPTH values
+        {"allOf": [{"properties": {str(n): {}}} for n in range(1000)]},
+    ],
+)
+def test_a_schema_cannot_ask_for_without_end(schema: Any) -> None:
+    """A few lines of schema take neither the server's memory nor its time: they are refused with the bound."""
+    with pytest.raises(UnusableSchema, match="more than 100000"):
+        example(schema)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": "x", "required": ["a"]},
+        {"type": "object", "required": 7},
+        {"type": "object", "required": [{}]},
+        {"type": "array", "prefixItems": 1},
+        {"type": "array", "minItems": "x"},
+        {"type": "array", "minItems": 1e308},
+        {"type": "integer", "minimum": "3"},
+        {"type": "string", "minLength": "x"},
+        {"type": "object", "required": [1]},
+        {"const": 1 << 64},
+    ],
+)
+def test_what_is_no_schema_is_refused(schema: Any) -> None:
+    """A keyword of the wrong kind, or a value that JSON cannot hold, is the client's mistake and not the server's."""
+    with pytest.raises(UnusableSchema, match=r"wrong kind|more than|as JSON"):
+        encoded_example(schema)

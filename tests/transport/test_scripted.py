@@ -528,3 +528,20 @@ async def test_json_mode_wraps_the_text() -> None:
         start('"hi"', text={"format": {"type": "json_object"}}),
     )
     assert orjson.loads(text_of(said)) == {"text": 'say: "hi"'}
+
+
+async def test_a_schema_without_an_example_is_the_clients_mistake() -> None:
+    """A schema that nothing can be made for is refused by name, in the format and in a tool; it crashes nothing."""
+    endless = {"type": "array", "minItems": 1_000_000_000}
+    text = {"format": {"type": "json_schema", "name": "x", "schema": endless}}
+    with pytest.raises(BackendError, match=r"schema of text\.format, but that asks for more") as refused:
+        await batches(script('[[rule]]\nsay = [{ text = "hi" }]'), start(text=text))
+    assert (refused.value.status, refused.value.code, refused.value.param) == (
+        400,
+        "invalid_prompt",
+        "text.format.schema",
+    )
+    tool = {"type": "function", "name": "f", "parameters": {"type": "object", "required": 7}}
+    with pytest.raises(BackendError, match="schema of tool 'f', but that is no JSON Schema") as failed:
+        await batches(script('[[rule]]\nsay = [{ call = "f" }]'), start(tools=[tool]))
+    assert (failed.value.status, failed.value.param) == (400, "tools")

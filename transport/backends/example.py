@@ -3,8 +3,14 @@
 import math
 from typing import Any
 
+import orjson
+from attrs import define
+
 MAX_DEPTH = 32
 """References that need themselves have no finite value; they end here. Ours."""
+
+MAX_SIZE = 100_000
+"""Values, alternatives and characters of one example. Ours: a few lines of schema can ask for gigabytes, or for ever."""
 
 FORMATS = {
     "date": "2000-01-01",
@@ -20,79 +26,116 @@ FORMATS = {
 }
 
 
+class UnusableSchema(ValueError):
+    """No example can be made of a schema; its text says why: "asks for ...", "is no ..."."""
+
+
 def example(schema: Any) -> Any:
     """A value that fits ``schema``; null wherever null is allowed.
 
     Follows what structured outputs allow: types, enum, const, references within the document, anyOf, oneOf, allOf,
     required properties, lengths and ranges. ``pattern`` and ``not`` are passed over.
+
+    Raises:
+        UnusableSchema: it asks for more than ``MAX_SIZE``, or a keyword has a value of the wrong kind.
     """
-    return _example(schema, schema, 0)
+    try:
+        return _Maker(schema).example(schema, 0)
+    except UnusableSchema:
+        raise
+    except (AttributeError, TypeError, ValueError, ArithmeticError) as exc:
+        raise UnusableSchema(f"is no JSON Schema: a keyword has a value of the wrong kind ({exc})") from None
 
 
-def _example(schema: Any, root: Any, depth: int) -> Any:
-    if not isinstance(schema, dict):
-        return ""  # true, or no schema: anything fits
-    if depth > MAX_DEPTH:
-        return None
-    schema = _flat(schema, root)
-    if "const" in schema:
-        return schema["const"]
-    if isinstance(choices := schema.get("enum"), list) and choices:
-        return None if None in choices else choices[0]
-    match _type(schema):
-        case "null":
+def encoded_example(schema: Any) -> str:
+    """``example`` as JSON. Raises ``UnusableSchema``, also for a value that JSON cannot hold."""
+    try:
+        return orjson.dumps(example(schema)).decode()
+    except orjson.JSONEncodeError as exc:
+        raise UnusableSchema(f"asks for a value that cannot be written as JSON ({exc})") from None
+
+
+@define(eq=False)
+class _Maker:
+    """Makes one example, within bounds.
+
+    Attributes:
+        root: the document that references are looked up in.
+    """
+
+    root: Any
+    n_left: int = MAX_SIZE
+
+    def spend(self, n: int) -> None:
+        self.n_left -= n
+        if self.n_left < 0:
+            raise UnusableSchema(f"asks for more than {MAX_SIZE} values and characters; ask for fewer")
+
+    def example(self, schema: Any, depth: int) -> Any:
+        self.spend(1)
+        if not isinstance(schema, dict):
+            return ""  # true, or no schema: anything fits
+        if depth > MAX_DEPTH:
             return None
-        case "object":
-            properties = schema.get("properties") or {}
-            return {name: _example(properties.get(name), root, depth + 1) for name in schema.get("required") or ()}
-        case "array":
-            ahead = schema.get("prefixItems") or []
-            n_items = max(int(schema.get("minItems") or 0), len(ahead))
-            kinds = [*ahead, *[schema.get("items")] * (n_items - len(ahead))]
-            return [_example(kind, root, depth + 1) for kind in kinds[:n_items]]
-        case "boolean":
-            return False
-        case "integer":
-            return int(_number(schema, 1))
-        case "number":
-            return _number(schema, 0)
-    text = FORMATS.get(str(schema.get("format")), "")
-    return text.ljust(int(schema.get("minLength") or 0), "x")
+        schema = self.flat(schema)
+        if "const" in schema:
+            return schema["const"]
+        if isinstance(choices := schema.get("enum"), list) and choices:
+            return None if None in choices else choices[0]
+        match _type(schema):
+            case "null":
+                return None
+            case "object":
+                properties = schema.get("properties") or {}
+                return {name: self.example(properties.get(name), depth + 1) for name in schema.get("required") or ()}
+            case "array":
+                ahead = schema.get("prefixItems") or []
+                n_more = max(0, int(schema.get("minItems") or 0) - len(ahead))
+                self.spend(n_more)
+                return [self.example(kind, depth + 1) for kind in [*ahead, *[schema.get("items")] * n_more]]
+            case "boolean":
+                return False
+            case "integer":
+                return int(_number(schema, 1))
+            case "number":
+                return _number(schema, 0)
+        text, n_characters = FORMATS.get(str(schema.get("format")), ""), int(schema.get("minLength") or 0)
+        self.spend(n_characters)
+        return text.ljust(n_characters, "x")
+
+    def flat(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """``schema`` with its references and combinations replaced by one alternative."""
+        for _ in range(MAX_DEPTH):
+            if isinstance(schema.get("$ref"), str):
+                rest = {key: value for key, value in schema.items() if key != "$ref"}
+                schema = {**rest, **_resolved(schema["$ref"], self.root)}
+                continue
+            for key in ("anyOf", "oneOf", "allOf"):
+                if isinstance(parts := schema.get(key), list) and parts:
+                    rest = {name: value for name, value in schema.items() if name != key}
+                    chosen = parts if key == "allOf" else [_smallest(parts)]
+                    schema = self.merged([rest, *(part for part in chosen if isinstance(part, dict))])
+                    break
+            else:
+                return schema
+        return {}
+
+    def merged(self, parts: list[dict[str, Any]]) -> dict[str, Any]:
+        whole: dict[str, Any] = {}
+        for part in parts:
+            properties = {**(whole.get("properties") or {}), **(part.get("properties") or {})}
+            required = [*(whole.get("required") or ()), *(part.get("required") or ())]
+            self.spend(len(properties) + len(required))  # copied for each part
+            whole = {**whole, **part}
+            if properties:
+                whole["properties"] = properties
+            if required:
+                whole["required"] = required
+        return whole
 
 
-def _flat(schema: dict[str, Any], root: Any) -> dict[str, Any]:
-    """``schema`` with its references and combinations replaced by one alternative."""
-    for _ in range(MAX_DEPTH):
-        if isinstance(schema.get("$ref"), str):
-            rest = {key: value for key, value in schema.items() if key != "$ref"}
-            schema = {**rest, **_resolved(schema["$ref"], root)}
-            continue
-        for key in ("anyOf", "oneOf", "allOf"):
-            if isinstance(parts := schema.get(key), list) and parts:
-                rest = {name: value for name, value in schema.items() if name != key}
-                chosen = parts if key == "allOf" else [_smallest(parts, root)]
-                schema = _merged([rest, *(part for part in chosen if isinstance(part, dict))])
-                break
-        else:
-            return schema
-    return {}
-
-
-def _smallest(parts: list[Any], root: Any) -> Any:
+def _smallest(parts: list[Any]) -> Any:
     return next((part for part in parts if isinstance(part, dict) and _type(part) == "null"), parts[0])
-
-
-def _merged(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    whole: dict[str, Any] = {}
-    for part in parts:
-        properties = {**(whole.get("properties") or {}), **(part.get("properties") or {})}
-        required = [*(whole.get("required") or ()), *(part.get("required") or ())]
-        whole = {**whole, **part}
-        if properties:
-            whole["properties"] = properties
-        if required:
-            whole["required"] = required
-    return whole
 
 
 def _resolved(ref: str, root: Any) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """How a script keeps to what a request demands: ``tool_choice``, ``parallel_tool_calls`` and ``text.format``."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import orjson
 from attrs import evolve
@@ -9,7 +10,8 @@ from turntape.core.seam import StartSample
 from turntape.core.tools import Tool, ToolChoice
 from turntape.core.wire import ResponseCreate, TextFormat
 
-from .example import example
+from .base import BackendError
+from .example import UnusableSchema, encoded_example
 from .script import LAST, SayCall, SayRefusal, SayText, Step, find_tool
 
 NOTHING_LEFT = "The script calls a tool here and says nothing else, but this request does not allow that call."
@@ -71,9 +73,21 @@ def _as_json(steps: Sequence[Step], text_format: TextFormat) -> Sequence[Step]:
     texts = [step for step in steps if isinstance(step, SayText)]
     if all(_is_json(step.text) for step in texts):
         return [evolve(step, is_json=True) if isinstance(step, SayText) else step for step in steps]
-    value = {"text": texts[-1].text} if text_format.type == "json_object" else example(text_format.schema)
-    said = SayText(orjson.dumps(value).decode(), texts[-1].phase, is_json=True)
+    if text_format.type == "json_object":
+        value = orjson.dumps({"text": texts[-1].text}).decode()
+    else:
+        value = said_by_schema(text_format.schema, where="text.format", param="text.format.schema")
+    said = SayText(value, texts[-1].phase, is_json=True)
     return [said if step is texts[-1] else step for step in steps if step is texts[-1] or not isinstance(step, SayText)]
+
+
+def said_by_schema(schema: Any, *, where: str, param: str) -> str:
+    """The least JSON that fits ``schema``. Raises ``BackendError`` for one that the client should change."""
+    try:
+        return encoded_example(schema)
+    except UnusableSchema as exc:
+        message = f"The script needs an example for the schema of {where}, but that {exc}."
+        raise BackendError(message, code="invalid_prompt", status=400, param=param) from None
 
 
 def _is_json(text: str) -> bool:

@@ -28,7 +28,6 @@ from turntape.core.tools import Tool, echoed
 
 from .base import BackendError, Batch
 from .conversation import Conversations, Facts
-from .example import example
 from .script import (
     Cut,
     End,
@@ -45,7 +44,7 @@ from .script import (
     Speed,
     find_tool,
 )
-from .script_choice import offered_tools, steps_for
+from .script_choice import offered_tools, said_by_schema, steps_for
 
 MAX_BATCH = 64
 """Increments in one batch: a client that can keep up gets a fast stream in few writes."""
@@ -271,7 +270,9 @@ def _escaped(values: dict[str, str]) -> dict[str, str]:
 
 def _arguments(arguments: str | dict[str, Any] | None, tool: Tool, values: dict[str, str]) -> str:
     if arguments is None:
-        return "" if tool.custom else orjson.dumps(example(tool.parameters or {"type": "object"})).decode()
+        if tool.custom:
+            return ""
+        return said_by_schema(tool.parameters or {"type": "object"}, where=f"tool {tool.name[:64]!r}", param="tools")
     if isinstance(arguments, str):
         return _filled(arguments, values)
     return orjson.dumps(_filled_deep(arguments, values)).decode()
