@@ -63,6 +63,9 @@ from .wire import (
     structure_create,
 )
 
+MAX_REFERABLE_BYTES = 64 << 20
+"""Items that ``item_reference`` can name hold at most this much JSON, the newest of them excepted; ours."""
+
 
 @define(eq=False, repr=False)
 class Session:
@@ -83,6 +86,7 @@ class Session:
     _leave_by: float = math.inf
     _sampling: dict[str, Lane] = field(factory=dict)  # by sample id
     _items: dict[str, Item] = field(factory=dict)  # by item id, oldest first: what item_reference can name
+    _n_item_bytes: int = 0
 
     def receive(self, event: Event, *, now: float) -> list[Effect]:
         """Advance by one event and return what must be done, in order.
@@ -412,11 +416,20 @@ class Session:
         for item in (*response.request.input.items, *response.said):
             item_id = item.value.get("id")
             if isinstance(item_id, str) and item.type != "item_reference":
-                self._items[item_id] = item
-        while len(self._items) > self._opened.limits.n_referable:
-            del self._items[next(iter(self._items))]
+                self._remember(item_id, item)
         ended = response.snapshot_event(response.ending_type, response.ending)
         return self._answered_over_http(Send((ended,)))
+
+    def _remember(self, item_id: str, item: Item) -> None:
+        """Let ``item_reference`` name ``item``; the oldest are forgotten."""
+        if (same := self._items.get(item_id)) is not None:
+            self._n_item_bytes -= len(same.encoded)
+        self._items[item_id] = item
+        self._n_item_bytes += len(item.encoded)
+        while len(self._items) > self._opened.limits.n_referable or (
+            self._n_item_bytes > MAX_REFERABLE_BYTES and len(self._items) > 1
+        ):
+            self._n_item_bytes -= len(self._items.pop(next(iter(self._items))).encoded)
 
     def _fail(self, lane: Lane, code: str, message: str) -> list[Effect]:
         self.lanes.move(lane, Input.FAIL)

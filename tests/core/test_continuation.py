@@ -3,6 +3,7 @@
 import pytest
 from peer import Peer, SharedStore, output, response_id, texts, types, user
 
+import turntape.core.session as session_module
 from turntape.core.seam import Arguments, Finish, Limits, Load, Text, ToolCall
 
 
@@ -77,6 +78,23 @@ def test_as_many_items_are_remembered_as_the_bound_says():
     older, newer = (peer.create()[-2]["item"] for _ in range(2))
     peer.create([{"type": "item_reference", "id": item["id"]} for item in (older, newer)])
     assert peer.asked == [] and peer.prompt() == [older, newer]
+
+
+def test_big_items_are_remembered_up_to_a_number_of_bytes(monkeypatch):
+    """A client that sends big items with ids of their own cannot fill the server's memory with them."""
+    monkeypatch.setattr(session_module, "MAX_REFERABLE_BYTES", 50_000)
+    peer = Peer(store=None)
+    for name in ("a", "b", "b", "b"):  # what is sent again counts once
+        peer.create([{**user("x" * 20_000), "id": name}])
+    for name, is_known in (("a", True), ("b", True), ("c", True), ("a", False), ("b", True)):
+        if name == "c":
+            peer.create([{**user("x" * 20_000), "id": "c"}])
+        n_asked = len(peer.asked)
+        peer.create([{"type": "item_reference", "id": name}], stream_id=f"{name}{n_asked}")
+        assert (len(peer.asked) == n_asked) is is_known, name
+    peer.create([{**user("x" * 90_000), "id": "d"}])
+    peer.create([{"type": "item_reference", "id": "d"}])
+    assert len(peer.prompt()[0]["content"]) == 90_000, "the newest is kept, whatever its size"
 
 
 @pytest.mark.parametrize(
