@@ -295,7 +295,8 @@ def _has_token(headers: Mapping[str, str], name: str, token: str) -> bool:
 
 
 def _bad_request(exc: h11.RemoteProtocolError) -> Answer:
-    return error_answer(exc.error_status_hint, f"Bad HTTP request: {exc}.", code="invalid_http")
+    reason = str(exc).partition(": bytearray(")[0]  # without the line at fault, which may hold a key
+    return error_answer(exc.error_status_hint, f"Bad HTTP request: {reason}.", code="invalid_http")
 
 
 def _too_large(limit: int) -> Answer:

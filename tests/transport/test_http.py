@@ -262,6 +262,19 @@ async def test_heads(server, autojump_clock):
     assert await slow.receive_some() == b"" and trio.current_time() - start <= 32
 
 
+async def test_a_bad_head_is_not_repeated(server, autojump_clock):
+    """The answer to a head that cannot be read says what is wrong, and repeats no line of it: a key may stand there."""
+    for head in (
+        b"GET / HTTP/1.1\r\nhost: localhost\r\nauthorization : Bearer sk-secret\r\n\r\n",
+        b"GET /?key=sk-secret\r\n\r\n",
+        b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nsk-secret\r\n",
+    ):
+        stream = server.connect()
+        await stream.send_all(head)
+        answer = await stream.receive_some()
+        assert b"Bad HTTP request: illegal " in answer and b"secret" not in answer
+
+
 async def test_idle_connections_are_closed(server, autojump_clock):
     """A kept connection may rest between requests for a while, and then is closed."""
     http = server.http()
