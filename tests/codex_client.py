@@ -22,15 +22,17 @@ Json = dict[str, Any]
 
 @define
 class Workspace:
-    """A git repository to work in, and a home that holds nothing but the configuration."""
+    """A git repository (or a plain folder) to work in, and a home that holds nothing but the configuration."""
 
     folder: Path
+    git: bool = True
 
     def __attrs_post_init__(self) -> None:
         for path in (self.home, self.repo):
             path.mkdir(parents=True)
         (self.repo / "README.md").write_text("A test repository.\n")
-        for command in ("init -q", "add .", "-c user.name=t -c user.email=t@example.invalid commit -q -m begin"):
+        commands = ("init -q", "add .", "-c user.name=t -c user.email=t@example.invalid commit -q -m begin")
+        for command in commands if self.git else ():
             subprocess.run(["git", *command.split()], cwd=self.repo, check=True)
 
     @property

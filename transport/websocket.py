@@ -45,13 +45,18 @@ BINARY_REFUSED = orjson.dumps(
 )
 
 
+OFFERS_NOTHING = ("x-oai-web-search-eligible", "x-codex-turn-metadata")
+"""Headers by which Codex 0.98 is known: it sends no User-Agent, and the second only within a repository that has a
+commit. Later versions send them with ``OpenAI-Beta``. Observed 2026-11."""
+
+
 def dialect_of(headers: Headers) -> str:
     """Which of the two designs this client speaks; see ``Opened.dialect``."""
     # Codex 0.101 offers 2026-02-04; Codex 0.98 offers nothing and speaks the same. Observed 2026-11.
     beta = headers.get("openai-beta")
     if beta is not None and "responses_websockets=2026-02-04" in (value.strip() for value in beta.split(",")):
         return "append"
-    return "legacy" if beta is None and "x-codex-turn-metadata" in headers else "current"
+    return "legacy" if beta is None and any(name in headers for name in OFFERS_NOTHING) else "current"
 
 
 def text_frame(payload: bytes) -> bytes:

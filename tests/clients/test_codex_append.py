@@ -17,18 +17,19 @@ TERMINALS = {"response.done", "response.completed", "response.failed", "response
 
 
 @pytest.mark.parametrize(
-    ("version", "dialect", "terminals"),
+    ("version", "git", "dialect", "terminals"),
     [
         # offered nothing in its handshake; continues by append after either terminal, echoing our items
-        ("0.98.0", "legacy", ["response.completed"] * 3),
+        ("0.98.0", True, "legacy", ["response.completed"] * 3),
+        ("0.98.0", False, "legacy", ["response.completed"] * 3),  # says even less about itself in a plain folder
         # offered the prototype, so one response stays open and each tool call parks it
-        ("0.101.0", "append", ["response.done", "response.done", "response.completed"]),
+        ("0.101.0", True, "append", ["response.done", "response.done", "response.completed"]),
     ],
 )
-def test_append_session(version: str, dialect: str, terminals: list[str], tmp_path: Path) -> None:
+def test_append_session(version: str, git: bool, dialect: str, terminals: list[str], tmp_path: Path) -> None:
     """C61: an append rollout with two tool calls runs on one socket, and the model sees each item once."""
     program = programs.codex(version)
-    workspace, recordings = Workspace(tmp_path / "work"), tmp_path / "recordings"
+    workspace, recordings = Workspace(tmp_path / "work", git), tmp_path / "recordings"
     options = ("serve", "--backend", f"scripted:{LAB}", "--store", "memory", "--record", recordings)
     with turntape(*options, folder=tmp_path / "server") as server:
         workspace.point_at(server.url, more=APPEND)

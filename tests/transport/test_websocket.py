@@ -44,6 +44,8 @@ async def test_the_handshake(nursery, autojump_clock):
         ({"openai-beta": "a=b, responses_websockets=2026-02-04"}, "append"),
         ({"openai-beta": "responses_websockets=2026-02-04x"}, "current"),
         ({"x-codex-turn-metadata": "{}"}, "legacy"),
+        ({"x-oai-web-search-eligible": "true", "session_id": "s"}, "legacy"),
+        ({"x-oai-web-search-eligible": "true", "openai-beta": "responses_websockets=2026-02-06"}, "current"),
         ({"user-agent": "python codex"}, "current"),
     ],
 )
