@@ -19,6 +19,10 @@ SHORT: dict[str, type[Text] | type[Arguments] | type[Reasoning]] = {"d": Text, "
 """Short lines: the key, and what its strings are increments of."""
 
 
+STEP_KEYS = frozenset({"open", "step", "s", "t", "rules", "in", *SHORT, "out", "h", "raised"})
+"""All that a line of a step may have."""
+
+
 @frozen
 class Blob:
     """A value that later lines refer to."""
@@ -218,6 +222,8 @@ class _Reader:
     def _step(self, row: dict[str, Any], session: int, event: Event) -> Step:
         if session not in self._last_sample:
             self.refuse(f"belongs to session {session}, which no line before it opens.")
+        if unknown := row.keys() - STEP_KEYS:
+            raise ValueError(f"{min(unknown)!r} is not part of it")
         out, at = row.get("out"), row["t"]
         if type(at) not in (int, float):
             raise ValueError("'t' should be seconds")

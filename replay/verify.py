@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 from attrs import frozen
 
-from turntape.core.seam import Effect, Send, StartSample
+from turntape.core.seam import CancelSample, Effect, Event, Finish, Sampled, SampleFailed, Send, StartSample
 from turntape.core.session import Session
 
 from .differences import differences, excerpts
@@ -47,6 +47,8 @@ def verify(fixture: Fixture, new_session: NewSession = Session) -> Verified:
     n_steps = n_turns = 0
     sessions = set[int]()
     last = next((line for line in reversed(fixture.lines) if not isinstance(line, Blob)), None)
+    ended: tuple[int, str] | None = None  # the sample whose turn line should come next
+    running = set[tuple[int, str]]()
     for line in fixture.lines:
         match line:
             case Blob(number, name, value):
@@ -55,26 +57,46 @@ def verify(fixture: Fixture, new_session: NewSession = Session) -> Verified:
                     raise Divergence(fixture.name, number, problem)
             case Turn(number, session, sample_id, key):
                 n_turns += 1
+                if (session, sample_id) != ended and (session, sample_id) in keys:
+                    problem = "the turn line does not stand right behind the end of its sample, or stands there twice"
+                    raise Divergence(fixture.name, number, problem)
+                ended = None
                 if (today := keys.get((session, sample_id), "no such sample")) != key:
                     raise Divergence(fixture.name, number, "the turn answers another conversation", key, today)
             case Step():
+                if ended is not None:
+                    raise Divergence(
+                        fixture.name, line.line, f"the turn line of sample {ended[1]} is missing before it"
+                    )
                 step, effects, raised = next(answers)
                 n_steps += 1
                 sessions.add(step.session)
+                if raised is None and (sample := _ended_by(step.event)) is not None:
+                    ended = (step.session, sample) if (step.session, sample) in running else None
+                    running.discard((step.session, sample))
                 for effect in effects:
                     if isinstance(effect, StartSample):
                         keys[step.session, effect.sample_id] = effect.context.fold.key
-                _check(fixture, step, effects, raised, may_lack_blobs=step is last)
+                        running.add((step.session, effect.sample_id))
+                    elif isinstance(effect, CancelSample):
+                        running.discard((step.session, effect.sample_id))
+                _check(fixture, step, effects, raised, is_last=step is last)
     return Verified(len(sessions), n_steps, n_turns, fixture.whole)
 
 
-def _check(
-    fixture: Fixture, step: Step, effects: Sequence[Effect], raised: str | None, *, may_lack_blobs: bool
-) -> None:
+def _ended_by(event: Event) -> str | None:
+    """The id of the sample that ``event`` ends."""
+    whole = isinstance(event, Sampled) and any(isinstance(increment, Finish) for increment in event.batch)
+    return event.sample_id if isinstance(event, SampleFailed) or (isinstance(event, Sampled) and whole) else None
+
+
+def _check(fixture: Fixture, step: Step, effects: Sequence[Effect], raised: str | None, *, is_last: bool) -> None:
     def diverge(problem: str, expected: str = "", got: str = "") -> None:
         raise Divergence(fixture.name, step.line, problem, expected, got)
 
     cut = step.out is None and step.sent is None and step.raised is None
+    if cut and not is_last:
+        diverge("the line ends after its event, as only the last line of a file can: the rest was taken away")
     if step.checked is not None and step.packed is not None and digest(encode(step.packed), 8) != step.checked:
         diverge("the event is not the one that was recorded: it was edited")
     if raised != step.raised and not (cut and raised is None):
@@ -89,8 +111,8 @@ def _check(
     packer = Packer()
     today = [*map(packer.effect, effects)]
     same = orjson.dumps(today) == encode(step.out)
-    if same and may_lack_blobs:
-        return
+    if same and is_last:
+        return  # the blobs that it refers to stand after it, and may have been cut off
     try:
         recorded = Unpacker(fixture.blobs).effects(step.out)
     except MissingBlob as exc:

@@ -95,3 +95,15 @@ def test_a_cut_recording_and_one_without_turns_are_shown() -> None:
     recording.client(agent=CODEX)
     assert transcript(recording.fixture).endswith("(Debian 12.0.0; x86_64) dumb\n  no turn\n")
     assert ", cut off\n" in transcript(Fixture.parse(recording.content[:-3]))
+
+
+def test_nothing_that_a_terminal_obeys_is_printed() -> None:
+    """Control characters are shown as text wherever they stand: in a model's name, an agent's, a failure."""
+    recording = Recording()
+    client = recording.client(agent="agent\x9b2J")
+    start = client.ask(user("hi\x07"), model="m\x1b]0;pwned\x07")
+    assert start is not None
+    client.feed(SampleFailed(start.sample_id, "server_error", "no\x1b[2J\r\nway"))
+    shown = transcript(recording.fixture)
+    assert "m\\x1b]0;pwned" in shown and "agent\\x9b2J" in shown and "no\\x1b[2J" in shown
+    assert all(c == "\n" or c.isprintable() for c in shown)

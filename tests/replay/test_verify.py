@@ -115,6 +115,35 @@ def test_a_blob_that_is_gone_is_missed(recording: Recording) -> None:
     assert problems == {FixtureUnreadable, Divergence}
 
 
+def test_turn_lines_stand_where_they_belong(recording: Recording) -> None:
+    """A turn line that is taken away, doubled or moved is found: it would be counted, and lead an index astray."""
+    lines = recording.content.splitlines(keepends=True)
+    turns = [n for n, line in enumerate(lines) if line.startswith(b'{"turn"')]
+    for n in turns[:-1]:
+        for edited, at in (
+            (lines[:n] + lines[n + 1 :], None),
+            (lines[: n + 1] + lines[n:], n + 2),
+            (lines[:n] + lines[n + 1 :] + [lines[n]], None),
+        ):
+            with pytest.raises(Divergence, match="turn line") as caught:
+                verify(Fixture.parse(b"".join(edited)))
+            assert at is None or caught.value.line == at
+
+
+def test_only_the_last_line_may_be_half(recording: Recording) -> None:
+    """Effects that are taken away from the middle of a file, or renamed, are missed; the file's end may lack its own."""
+    lines = recording.content.splitlines(keepends=True)
+    n = next(n for n, line in enumerate(lines) if b',"out":[{"type":"Send"' in line)
+    half = lines[n][: lines[n].index(b',"out":')] + b"}\n"
+    with pytest.raises(Divergence, match="the rest was taken away") as caught:
+        verify(Fixture.parse(b"".join([*lines[:n], half, *lines[n + 1 :]])))
+    assert caught.value.line == n + 1
+    verify(Fixture.parse(b"".join([*lines[:n], half])))
+    renamed = lines[n].replace(b',"out":', b',"oud":')
+    with pytest.raises(FixtureUnreadable, match="'oud' is not part of it"):
+        verify(Fixture.parse(b"".join([*lines[:n], renamed, *lines[n + 1 :]])))
+
+
 def test_rules_can_be_edited(recording: Recording) -> None:
     """What may differ is a person's to say: it is not part of what was recorded."""
     edited = recording.content.replace(b'"rules":["codex"]', b'"rules":["codex",{"rule":"ignore","fields":["user"]}]')
