@@ -24,6 +24,12 @@ def launch(*argv: str, **more: Any) -> agents.Launch:
         (["/opt/bin/codex", "exec", "hi"], 1),
         (["npx", "-y", "@openai/codex@0.171.0", "exec", "hi"], 3),
         (["npx", "codex", "exec", "hi"], 2),
+        (["npx", "-p", "@openai/codex", "codex", "exec", "hi"], 4),
+        (["timeout", "20", "codex", "exec", "hi"], 3),
+        (["timeout", "-k", "5", "--signal=INT", "20", "nice", "-n", "5", "codex", "exec"], 9),
+        (["env", "-u", "X", "A=1", "/usr/bin/env", "B=codex", "codex", "exec"], 7),
+        (["node", "--no-warnings", "/lib/node_modules/@openai/codex/bin/codex.js", "exec"], 3),
+        (["/vendor/codex-x86_64-unknown-linux-musl", "exec"], 1),
     ],
 )
 def test_codex_gets_overrides_before_its_own_arguments(argv: list[str], at: int) -> None:
@@ -35,6 +41,23 @@ def test_codex_gets_overrides_before_its_own_arguments(argv: list[str], at: int)
     assert overrides[1] == 'model_provider="turntape"'
     assert f'base_url="{URL}"' in overrides[3]
     assert overrides[5] == 'model="m"'
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["sh", "-c", "codex exec hi"],
+        ["timeout", "20", "python", "my_agent.py", "codex"],
+        ["env", "A=1"],
+        ["python", "codex"],
+        ["codex.py"],
+        ["/src/codex-agent"],
+    ],
+)
+def test_what_is_not_codex_gets_no_overrides(argv: list[str]) -> None:
+    """A shell's text is not looked into, and a word that is another program's argument is left alone."""
+    assert agents.codex_at(argv) is None
+    assert list(launch(*argv).argv) == argv
 
 
 def test_codex_always_has_a_key_of_its_own() -> None:

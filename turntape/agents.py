@@ -1,6 +1,7 @@
 """Start an agent pointed at this server, its own configuration untouched."""
 
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
@@ -19,7 +20,40 @@ NO_KEY = "turntape"
 BACKEND_KEY_VARIABLE = "TURNTAPE_BACKEND_KEY"
 """The upstream key. It is the server's alone: an agent, and the tools it runs, never see it."""
 
-_RUNNERS = ("npx", "bunx", "pnpx")
+_CODEX = re.compile(r"codex(\.js|\.exe|-(x86_64|aarch64)-[\w-]+(\.exe)?)?|@openai/codex(@.+)?")
+"""What Codex is called: its launcher, its script, the program for one platform, or its package."""
+
+
+@frozen
+class _Wrapper:
+    """A program that runs the command in its own arguments.
+
+    Attributes:
+        valued: its options whose value is the next word.
+        n_words: words of its own before the command.
+    """
+
+    valued: tuple[str, ...] = ()
+    n_words: int = 0
+
+
+_WRAPPERS = {
+    "env": _Wrapper(("-u", "--unset", "-C", "--chdir")),
+    "nice": _Wrapper(("-n", "--adjustment")),
+    "nohup": _Wrapper(),
+    "setsid": _Wrapper(),
+    "stdbuf": _Wrapper(("-i", "--input", "-o", "--output", "-e", "--error")),
+    "time": _Wrapper(("-f", "--format", "-o", "--output")),
+    "timeout": _Wrapper(("-k", "--kill-after", "-s", "--signal"), n_words=1),
+    "bun": _Wrapper(("-r", "--preload")),
+    "bunx": _Wrapper(("-p", "--package")),
+    "node": _Wrapper(("-r", "--require", "--import", "--loader", "-C", "--conditions")),
+    "npx": _Wrapper(("-p", "--package", "-w", "--workspace")),
+    "pnpx": _Wrapper(("-p", "--package")),
+}
+"""Those that are seen through. A shell is none of them: its command is a text of its own."""
+
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 
 
 @frozen
@@ -61,7 +95,7 @@ def launch(
     """Return ``argv`` as it must be run to talk to the server at ``url``.
 
     Codex takes the address as overrides before its own arguments, which win over ours. Everything else gets
-    the two variables that OpenAI's libraries read.
+    the two variables that OpenAI's libraries read, and so does a Codex that ``codex_at`` does not find.
 
     Args:
         argv: the agent's command, as the user would write it.
@@ -77,23 +111,41 @@ def launch(
         **_no_proxy(environment),
     }
     command = list(argv)
-    if (at := _codex_at(command)) is not None:
+    if (at := codex_at(command)) is not None:
         overrides = codex_overrides(url=url, model=model, websocket=websocket)
         command[at + 1 : at + 1] = [part for value in overrides for part in ("-c", value)]
     return Launch(tuple(command), settings)
 
 
-def _codex_at(argv: Sequence[str]) -> int | None:
-    """Where in ``argv`` Codex is named: first, or as the package that a runner such as npx starts."""
-    if PurePath(argv[0]).stem == "codex":
-        return 0
-    if PurePath(argv[0]).name in _RUNNERS:
-        for at, word in enumerate(argv[1:], start=1):
-            if word == "codex" or word == "@openai/codex" or word.startswith("@openai/codex@"):
-                return at
-            if not word.startswith("-"):
-                return None
+def codex_at(argv: Sequence[str]) -> int | None:
+    """Where in ``argv`` Codex is named: as the program, or as what wrappers such as timeout, env or npx run.
+
+    None: it is another program, or one that cannot be seen into, such as a shell.
+    """
+    at = 0
+    while at < len(argv):
+        name = PurePath(argv[at]).name
+        if _CODEX.fullmatch(name) or _CODEX.fullmatch(argv[at]):
+            return at
+        if (wrapper := _WRAPPERS.get(name)) is None:
+            return None
+        at = _command_of(wrapper, argv, at + 1)
     return None
+
+
+def _command_of(wrapper: _Wrapper, argv: Sequence[str], at: int) -> int:
+    """Where the command that ``wrapper`` runs begins; its own arguments begin at ``at``."""
+    n_words = wrapper.n_words
+    while at < len(argv):
+        word = argv[at]
+        if word in wrapper.valued:
+            at += 1
+        elif not (word.startswith("-") or _ASSIGNMENT.match(word)):
+            if not n_words:
+                break
+            n_words -= 1
+        at += 1
+    return at
 
 
 def _no_proxy(environment: Mapping[str, str]) -> dict[str, str]:
