@@ -69,8 +69,18 @@ def test_an_item_that_the_client_named_itself_is_found_by_that_name():
     peer = Peer()
     mine = {**user("one"), "id": "msg_mine"}
     peer.create([mine])
-    peer.create([{"type": "item_reference", "id": "msg_mine"}])
-    assert peer.prompt() == [mine]
+    assert types(peer.create([{"type": "item_reference", "id": "msg_mine"}]))[-1] == "completed"
+    assert [peer.prompt(n) for n in range(2)] == [[mine], [mine]]
+
+
+def test_one_request_may_refer_to_items_of_this_connection_and_to_several_stored_ones():
+    store = SharedStore()
+    one, two = (Peer(store=store, seed=seed).create(store=True)[-2]["item"] for seed in ("01" * 16, "02" * 16))
+    peer = Peer(store=store)
+    here = peer.create()[-2]["item"]
+    wanted = [two, here, one, two]
+    peer.create([{"type": "item_reference", "id": item["id"]} for item in wanted])
+    assert peer.prompt() == wanted
 
 
 def test_as_many_items_are_remembered_as_the_bound_says():

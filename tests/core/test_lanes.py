@@ -41,6 +41,13 @@ def test_the_default_lane_is_not_one_of_the_named_ones():
     assert [e["error"]["code"] for e in peer.create(stream_id="c")] == ["websocket_stream_limit_reached"]
 
 
+def test_silence_is_counted_from_the_last_event_sent():
+    peer = Peer(answer=None)
+    peer.create(now=0.0)
+    peer.feed(Tick(), now=1.0)
+    assert types(peer.sent) == ["created", "in_progress"] and peer.session.deadline == 16.0
+
+
 def test_a_parked_response_stays_silent_when_another_lane_is_kept_alive():
     peer = Peer(answer=call("f"), dialect="append")
     peer.create(stream_id="parked", now=0.0)
