@@ -1,7 +1,7 @@
 """A fixture as backend: the recorded take, to the same conversation and settings only. Nothing is guessed."""
 
 import math
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +63,13 @@ class FixtureBackend:
         models: those recorded.
         misses: what was asked and not found; a stub that ends with any has failed.
         speed: how many times faster than recorded; infinite for no waiting at all.
+        on_miss: told of each miss as it happens.
     """
 
     models: tuple[str, ...]
     speed: float = math.inf
     misses: list[str] = field(factory=list)
+    on_miss: Callable[[str], object] | None = None
     _shelves: list[_Shelf] = field(factory=list)
     _fixtures: list[Fixture] = field(factory=list)
 
@@ -105,13 +107,25 @@ class FixtureBackend:
         if not order:
             names = ", ".join(fixture.name for fixture in fixtures) or "no file"
             raise ReplayError(f"There is nothing to play: {names} holds no finished turn.")
-        return cls(tuple(models), speed, [], [*shelves.values()], fixtures)
+        return cls(tuple(models), speed, shelves=[*shelves.values()], fixtures=fixtures)
+
+    @property
+    def n_takes(self) -> int:
+        """How many turns can be played, each of them once."""
+        return sum(len(shelf.recorded) for shelf in self._shelves)
+
+    @property
+    def n_played(self) -> int:
+        """How many were played to their end."""
+        return sum(one.delivered for shelf in self._shelves for one in shelf.recorded)
 
     @trio.as_safe_channel
     async def sample(self, start: StartSample) -> AsyncGenerator[Batch, None]:
         found = self._find(start)
         if found is None:
             self.misses.append(self._explain(start))
+            if self.on_miss is not None:
+                self.on_miss(self.misses[-1])
             raise BackendError(self.misses[-1], code="fixture_miss", status=400)
         recorded, queue, reading = found
         queue.remove(recorded)

@@ -69,7 +69,8 @@ class Running:
 def turntape(*words: str | Path, folder: Path, env: dict[str, str] | None = None) -> Iterator[Running]:
     """Run ``turntape WORDS --port 0`` until the block ends.
 
-    The first line on its standard output must be the one that says where it listens.
+    The first line on its standard output must be the one that says where it listens; under ``--json``, where
+    standard output is for JSON only, that line is waited for on standard error.
 
     Args:
         folder: an empty one for its log and its home: nothing of the machine's own configuration is read.
@@ -88,7 +89,8 @@ def turntape(*words: str | Path, folder: Path, env: dict[str, str] | None = None
             text=True,
         )
     try:
-        yield Running(process, _listening(process, log), log)
+        url = _listening_in(process, log) if "--json" in words else _listening(process, log)
+        yield Running(process, url, log)
     finally:
         if process.poll() is None:
             process.kill()
@@ -120,3 +122,16 @@ def _listening(process: subprocess.Popen[str], log: Path) -> str:
     if line.startswith(LISTENING):
         return line.removeprefix(LISTENING).strip()
     raise AssertionError(f"the server ended with {process.wait(STOP_S)}: {log.read_text()}")
+
+
+def _listening_in(process: subprocess.Popen[str], log: Path) -> str:
+    """Wait for that line in ``log``."""
+    end = time.monotonic() + START_S
+    while True:
+        whole = log.read_text().rpartition("\n")[0].splitlines()
+        for line in whole:
+            if line.startswith(LISTENING):
+                return line.removeprefix(LISTENING)
+        if process.poll() is not None or time.monotonic() > end:
+            raise AssertionError(f"the server does not listen: {log.read_text()}")
+        time.sleep(0.01)

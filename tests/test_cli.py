@@ -20,6 +20,7 @@ from attrs import frozen
 from running import LAB, ROOT, environment, turntape
 
 from turntape import __version__
+from turntape.serving import Address
 
 KEY = "sk-test-cli"
 
@@ -182,7 +183,7 @@ def test_second_signal_stops_at_once(tmp_path: Path) -> None:
 
 def test_serve_records_each_run_into_a_file_of_its_own(tmp_path: Path) -> None:
     """--record DIR makes the folder, and a file per run that only its owner can read."""
-    folder = tmp_path / "new" / "recordings"
+    folder = tmp_path / "recordings"
     for n in (1, 2):
         with turntape("serve", "--store", "memory", "--record", folder, folder=tmp_path / str(n)) as server:
             ask(server.url, "hello")
@@ -248,6 +249,9 @@ def test_store_that_is_no_store(tmp_path: Path) -> None:
         (["serve", "--backend", "scripted:nowhere.toml"], 2, "nowhere.toml"),
         (["serve", "--backend", "scripted:wrong.toml"], 2, "wrong.toml"),
         (["serve", "--backend", "chat+http://"], 2, "--backend"),
+        (["serve", "--store", "no/folder/store", "--port", "0"], 2, "--store: there is no folder no/folder; make it"),
+        (["serve", "--record", "no/recordings", "--port", "0"], 2, "--record: there is no folder no; make it first"),
+        (["serve", "--config", "f"], 2, "--config goes before the command: turntape --config FILE serve"),
         (["serve", "--key-file", "nowhere"], 2, "'nowhere' does not exist"),
         (["serve", "--key-file", "empty"], 2, "empty holds no key"),
         (["serve", "--key-file", "prose"], 2, "line 1 is not a key"),
@@ -280,6 +284,24 @@ def test_wrong_use_is_named(words: list[str], code: int, says: str, tmp_path: Pa
     assert "sk-" not in ended.errors
 
 
+def test_the_line_for_programs_has_the_bound_address(tmp_path: Path, keys: Path) -> None:
+    """Where other machines can connect, the line says so as it was asked for, and a local address stands beside it."""
+    options = ("serve", "--store", "memory", "--host", "0.0.0.0", "--key-file", keys)
+    with turntape(*options, folder=tmp_path / "server") as server:
+        assert re.fullmatch(r"http://0\.0\.0\.0:\d+/v1", server.url)
+        local = f"http://127.0.0.1:{server.port}/v1"
+        assert f"other machines can reach this server; from this one it is {local}" in server.errors
+        assert f"OPENAI_BASE_URL={local} " in server.errors
+        assert post(local, {"model": "m", "input": "hi"}, key=KEY).status == 200
+
+
+def test_an_address_is_a_url() -> None:
+    """An IPv6 address stands in brackets; one that stands for all is written as one that can be called."""
+    assert Address("::", 80).bound == "http://[::]:80/v1"
+    assert Address("::", 80).local == "http://[::1]:80/v1"
+    assert Address("192.168.0.2", 80).local == Address("192.168.0.2", 80).bound == "http://192.168.0.2:80/v1"
+
+
 # --- record, verify, show, stub -----------------------------------------------------------------------------
 
 
@@ -306,25 +328,59 @@ def test_missing_agent_leaves_no_file(tmp_path: Path) -> None:
     assert not (tmp_path / "out.jsonl").exists()
 
 
+ASKS = (
+    "import json, os, urllib.request as u\n"
+    "body = json.dumps({'model': 'm', 'input': 'hi'}).encode()\n"
+    "head = {'content-type': 'application/json'}\n"
+    "u.urlopen(u.Request(os.environ['OPENAI_BASE_URL'] + '/responses', body, head)).read()\n"
+)
+"""A small agent: one request, to the server that its environment names."""
+
+
 def test_standard_output_is_the_agents(tmp_path: Path) -> None:
-    """What an agent prints can be piped on: turntape itself speaks on standard error."""
-    agent = [sys.executable, "-c", "print('only this')"]
-    ended = run("record", "--out", "o", "--port", "0", "--store", "memory", "--", *agent, folder=tmp_path)
+    """What an agent prints can be piped on: turntape itself speaks on standard error, its JSON in the last line."""
+    agent = [sys.executable, "-c", f"{ASKS}print('only this')"]
+    ended = run("record", "--json", "--out", "o", "--store", "memory", "--", *agent, folder=tmp_path)
     assert (ended.code, ended.output) == (0, "only this\n")
     assert "listening on http://127.0.0.1:" in ended.errors
+    assert json.loads(ended.errors.splitlines()[-1])["n_turns"] == 1
+
+
+def test_an_agent_gets_a_free_port(tmp_path: Path) -> None:
+    """Two agents can be recorded at once, even beside a server: only a port that was asked for is used."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        (tmp_path / "turntape.toml").write_text(f"port = {port}\n")
+        agent = ["--", sys.executable, "-c", ASKS]
+        assert run("record", "--out", "o", "--store", "memory", *agent, folder=tmp_path).code == 3
+        (tmp_path / "turntape.toml").unlink()
+        ended = run("record", "--out", "o", "--store", "memory", *agent, folder=tmp_path)
+    assert ended.code == 0, ended.errors
+    assert ":8765/" not in ended.errors
+
+
+def test_an_agent_that_never_connects_is_an_error(tmp_path: Path) -> None:
+    """An agent that was not pointed here must not look like a good recording; its own failure still comes first."""
+    for own, code in ((0, 1), (7, 7)):
+        agent = [sys.executable, "-c", f"raise SystemExit({own})"]
+        ended = run("record", "--out", "o", "--store", "memory", "--", *agent, folder=tmp_path)
+        assert ended.code == code
+        assert ended.errors.endswith("recorded nothing: nobody connected\n")
+
+
+def test_a_hidden_codex_can_be_pointed_here_by_hand(tmp_path: Path) -> None:
+    """Before an agent starts that may hide Codex, the line that points it here is printed; never with a key in it."""
+    ended = run("record", "--out", "o", "--store", "memory", "--", "sh", "-c", "exit 4", folder=tmp_path)
+    assert ended.code == 4
+    assert re.search(
+        r"if the agent starts it, it must be as: codex -c .*base_url=\"http://127.0.0.1:\d+/v1", ended.errors
+    )
 
 
 def test_sigterm_ends_the_agent_and_then_the_recording(tmp_path: Path) -> None:
     """A supervisor that stops turntape stops the agent too, and the recording is complete."""
     ready = tmp_path / "ready"
-    agent = (
-        "import json, os, time, urllib.request as u\n"
-        "body = json.dumps({'model': 'm', 'input': 'hi'}).encode()\n"
-        "head = {'content-type': 'application/json'}\n"
-        "u.urlopen(u.Request(os.environ['OPENAI_BASE_URL'] + '/responses', body, head)).read()\n"
-        f"open({str(ready)!r}, 'w').write(str(os.getpid()))\n"
-        "time.sleep(600)\n"
-    )
+    agent = f"{ASKS}import time\nopen({str(ready)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
     out = tmp_path / "out.jsonl"
     options = ["record", "--out", str(out), "--port", "0", "--store", "memory"]
     process = subprocess.Popen(
@@ -396,7 +452,8 @@ def test_stub_answers_and_ends_well(tmp_path: Path, recording: Path) -> None:
         for text in ("two", "one"):
             assert ask(stub.url, text)["output"][0]["content"][0]["text"].startswith("LAB-DONE")
         assert stub.stop() == 0
-    assert json.loads(stub.output) == {"misses": [], "unused": []}
+    assert json.loads(stub.output) == {"n_turns": 2, "n_played": 2, "misses": [], "unused": []}
+    assert stub.errors.endswith("played 2 of 2 turns, 0 misses\n")
 
 
 def test_stub_counts_what_was_not_used(tmp_path: Path, recording: Path) -> None:
@@ -406,18 +463,21 @@ def test_stub_counts_what_was_not_used(tmp_path: Path, recording: Path) -> None:
             ask(stub.url, "one")
             assert stub.stop() == code
             assert stub.errors.count("not used: ") == 1
+            assert stub.errors.endswith("played 1 of 2 turns, 0 misses\n")
 
 
 def test_stub_refuses_what_was_not_recorded(tmp_path: Path, recording: Path) -> None:
-    """A miss is an error to the client, the stub serves on, and its exit code is 1."""
+    """A miss is an error to the client, said at once; the stub serves on, and its exit code is 1."""
     with turntape("stub", recording, folder=tmp_path / "server") as stub:
         with pytest.raises(urllib.error.HTTPError) as missed:
             ask(stub.url, "three")
         assert missed.value.code == 400
         assert json.load(missed.value)["error"]["code"] == "fixture_miss"
+        assert stub.errors.count("miss: No recorded turn answers this request.") == 1
         assert ask(stub.url, "two")["status"] == "completed"
         assert stub.stop() == 1
-        assert stub.errors.count("miss: ") == 1
+        assert stub.errors.count("No recorded turn answers") == 1
+        assert stub.errors.endswith("played 1 of 2 turns, 1 miss\n")
 
 
 # --- demo -----------------------------------------------------------------------------------------------------
@@ -428,6 +488,7 @@ def test_demo_runs_on_nothing(tmp_path: Path) -> None:
     ended = run("demo", folder=tmp_path)
     assert ended.code == 0, ended.errors
     assert ended.output.count("turn ") >= 3
+    assert not ended.errors
     figures = re.findall(r"[\d,]+ bytes sent, where .* been ([\d,]+)", ended.output)
     assert figures
     assert f"would have been {figures[0]}" in " ".join((ROOT / "README.md").read_text().split())
@@ -439,11 +500,12 @@ def test_demo_on_a_running_server(tmp_path: Path, keys: Path) -> None:
         assert run("demo", "--url", server.url, "--key-file", keys, folder=tmp_path).code == 0
         refused = run("demo", "--url", server.url, folder=tmp_path)
         assert refused.code == 3
-        assert "--key-file" in refused.output + refused.errors
+        assert refused.errors.startswith("Error: ")
+        assert refused.errors.endswith("status 401; give a key with --key-file.\n")
 
 
 def test_demo_without_a_server(tmp_path: Path) -> None:
     """A server that is not there is named, with exit code 3."""
     ended = run("demo", "--url", "http://127.0.0.1:9/v1", folder=tmp_path)
     assert ended.code == 3
-    assert "http://127.0.0.1:9/v1" in ended.output + ended.errors
+    assert ended.errors.startswith("Error: no server answers at http://127.0.0.1:9/v1; ")

@@ -95,6 +95,7 @@ def test_every_kind_of_value_can_come_from_the_file(tmp_path: Path) -> None:
         max_message_bytes=4096,
         grace=30.0,
         keepalive=2.0,
+        log="warning",
     )
     assert model == Model(BackendSpec("scripted", Path("my.toml")), "m", None, StoreSpec(None))
 
@@ -136,6 +137,8 @@ def test_config_names_another_file(tmp_path: Path) -> None:
         ("websocket = 1", '"websocket" is an integer, it must be a boolean, such as websocket = true'),
         ('allow-origin = "https://a"', '"allow-origin" is a string, it must be a list of strings'),
         ("allow-origin = [1]", '"allow-origin" is a list, it must be a list of strings'),
+        ('allow-origin = ["a.example"]', "\"allow-origin\": 'a.example' is no origin; write scheme://host"),
+        ('log = "debug"', "\"log\": 'debug' is not one of"),
         ("grace = nan", '"grace": nan seconds: it must be 0 or more'),
         ("keepalive = 0", '"keepalive": 0 seconds: it must be above 0'),
         ('backend = "gpt"', "is none of: scripted, scripted:FILE, chat+URL"),
@@ -169,6 +172,40 @@ def test_a_missing_file_is_refused() -> None:
     assert "nowhere.toml: cannot be read (No such file or directory)" in result.output
 
 
+def test_a_folder_of_that_name_is_refused() -> None:
+    """A turntape.toml that is no file is not passed over in silence."""
+    Path("turntape.toml").mkdir()
+    result = turntape("verify", "x")
+    assert result.exit_code == 2
+    assert "turntape.toml: cannot be read (Is a directory)" in result.output
+
+
+def test_an_unknown_environment_variable_is_a_warning() -> None:
+    """A misspelt variable is named with the one that was meant; those that are no options are known too."""
+    others = {"TURNTAPE_CONFIG": "", "TURNTAPE_API_KEY": "k", "TURNTAPE_BACKEND_KEY": "k", "TURNTAPE_TEST_CACHE": "x"}
+    result = turntape("show", "nowhere", env={"TURNTAPE_PROT": "1", "TURNTAPE_ELSE_WHERE": "1", **others})
+    assert "warning: TURNTAPE_PROT is set, and no option reads it; did you mean TURNTAPE_PORT?\n" in result.output
+    assert "warning: TURNTAPE_ELSE_WHERE is set, and no option reads it\n" in result.output
+    assert result.output.count("warning: ") == 2
+
+
+@pytest.mark.parametrize(
+    "value", ["foo", "https://a.example/", "https://", "https://u@a.example", "null", "https://a b"]
+)
+def test_a_wrong_origin_is_refused(value: str) -> None:
+    """--allow-origin takes what a browser sends as Origin, and nothing that could never match."""
+    result = turntape("serve", f"--allow-origin={value}")
+    assert result.exit_code == 2
+    assert "is no origin; write scheme://host or scheme://host:port, nothing after it, or *" in result.output
+
+
+def test_an_origin_is_taken_as_browsers_write_it() -> None:
+    """Schemes and hosts in any case, ports, IPv6 addresses, and * for every page."""
+    values = ["https://A.example:8443", "http://[::1]:3000", "vscode-webview://abc", "*"]
+    listen, _ = resolve(*(f"--allow-origin={value}" for value in values))
+    assert listen.allow_origin == ("https://a.example:8443", "http://[::1]:3000", "vscode-webview://abc", "*")
+
+
 def test_a_wrong_environment_variable_is_named() -> None:
     """The message says that the value came from the environment."""
     result = turntape("serve", env={"TURNTAPE_PORT": "abc"})
@@ -184,6 +221,13 @@ def test_a_wrong_backend_is_refused(value: str) -> None:
     result = turntape("serve", f"--backend={value}")
     assert result.exit_code == 2
     assert "Invalid value for '--backend'" in result.output
+    assert "sk-secret" not in result.output
+
+
+def test_a_bare_url_as_backend_is_completed() -> None:
+    """A URL without what speaks there is refused with the form that was probably meant; the URL may hold a key."""
+    result = turntape("serve", "--backend=https://u:sk-secret@host/v1")
+    assert "write chat+https://… for a chat-completions server at that URL" in result.output
     assert "sk-secret" not in result.output
 
 

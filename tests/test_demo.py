@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from turntape.core.session import Session
-from turntape.demo import run
+from turntape.demo import DemoFailed, run
 from turntape.demo_tools import TOOLS, Toolbox, ToolError, calculate
 from turntape.transport.backends.script import Script
 from turntape.transport.backends.scripted import ScriptedBackend
@@ -19,7 +19,7 @@ async def test_the_demo_runs_by_itself() -> None:
     """Without a server at hand the agent works through its task, and says what each turn cost."""
     lines: list[str] = []
     with trio.fail_after(60):
-        assert await run(None, None, lines.append) == 0
+        await run(None, None, lines.append)
     text = "\n".join(lines)
     for name in ("list_files", "read_file", "calculate", "write_file"):
         assert f"calls  {name}" in text
@@ -50,25 +50,25 @@ async def serving(script: str, nursery: trio.Nursery, shutdown: trio.Event, *key
 @pytest.mark.parametrize(
     ("say", "said"),
     [
-        ("{ fail = 'x', status = 400, message = 'Not today.' }", "error: the server refused the request: Not today."),
+        ("{ fail = 'x', status = 400, message = 'Not today.' }", "the server refused the request: Not today."),
         (
             "{ text = 'a' }, { fail = 'server_error', message = 'It broke.' }",
-            "error: the response is failed: It broke.",
+            "the response is failed: It broke.",
         ),
-        ("{ text = 'a' }, { finish = 'length' }", "error: the response is incomplete: max_output_tokens"),
-        ("{ call = 'calculate', arguments = '{' }", "error: the model was not done after 16 turns."),
+        ("{ text = 'a' }, { finish = 'length' }", "the response is incomplete: max_output_tokens"),
+        ("{ call = 'calculate', arguments = '{' }", "the model was not done after 16 turns."),
     ],
 )
 async def test_a_failure_is_said_and_ends_with_1(say: str, said: str) -> None:
     """A server or model that says no ends the demo with its reason, not with a traceback."""
-    lines: list[str] = []
     shutdown = trio.Event()
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             url = await serving(f"[[rule]]\nsay = [{say}]", nursery, shutdown)
-            assert await run(url, None, lines.append) == 1
+            with pytest.raises(DemoFailed) as failed:
+                await run(url, None, lambda line: None)
             shutdown.set()
-    assert lines[-1] == said
+    assert (str(failed.value), failed.value.exit_code) == (said, 1)
 
 
 async def test_a_key_is_presented() -> None:
@@ -78,26 +78,28 @@ async def test_a_key_is_presented() -> None:
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             url = await serving("[[rule]]\nsay = [{ text = 'hello' }]", nursery, shutdown, "sk-test")
-            assert await run(url, "sk-test", lines.append) == 0
-            assert await run(url, None, lines.append) == 3
+            await run(url, "sk-test", lines.append)
+            with pytest.raises(DemoFailed, match=r"status 401; give a key with --key-file\.$") as failed:
+                await run(url, None, lines.append)
             shutdown.set()
-    assert "status 401; give a key with --key-file" in lines[-1]
+    assert failed.value.exit_code == 3
     assert not any("sk-test" in line for line in lines)
 
 
 async def test_no_server_is_said_and_ends_with_3() -> None:
     """A URL where nobody listens is an error with a cure, and one that is no URL is used wrongly."""
-    lines: list[str] = []
     with trio.fail_after(30):
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         port = listeners[0].socket.getsockname()[1]
         for listener in listeners:
             await listener.aclose()
-        assert await run(f"http://127.0.0.1:{port}/v1", None, lines.append) == 3
+        with pytest.raises(DemoFailed, match="start one with 'turntape serve'") as failed:
+            await run(f"http://127.0.0.1:{port}/v1", None, print)
+        assert failed.value.exit_code == 3
         for url in ("127.0.0.1:8765", "http://127.0.0.1:x/v1", "http://[", "ftp://host"):
-            assert await run(url, None, lines.append) == 2
-            assert "write one like http://127.0.0.1:8765/v1" in lines[-1]
-    assert "start one with 'turntape serve'" in lines[0]
+            with pytest.raises(DemoFailed, match=r"write one like http://127\.0\.0\.1:8765/v1") as failed:
+                await run(url, None, print)
+            assert failed.value.exit_code == 2
 
 
 @pytest.fixture

@@ -1,10 +1,13 @@
 """The commands: what they take, what they print, and what their exit code says."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
+from attrs import evolve
+from click.core import ParameterSource
 
 from . import __version__, config
 from .options import (
@@ -33,7 +36,27 @@ store that cannot be opened, a program that is not there).
 FIXTURES = click.argument("fixtures", metavar="FIXTURE...", nargs=-1, required=True, type=EXISTING_FILE)
 
 
-@click.group(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class Command(click.Command):
+    """A command that knows where --config belongs."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as exc:
+            if exc.option_name == "--config":
+                raise click.UsageError(
+                    f"--config goes before the command: turntape --config FILE {self.name}", ctx
+                ) from None
+            raise
+
+
+class Commands(click.Group):
+    command_class = Command
+
+
+@click.group(
+    cls=Commands, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name="turntape", message="%(prog)s %(version)s")
 @click.option(
     "--config",
@@ -46,6 +69,8 @@ FIXTURES = click.argument("fixtures", metavar="FIXTURE...", nargs=-1, required=T
 def main(context: click.Context, config_file: Path | None) -> None:
     """A Responses API server for coding agents: one WebSocket, any backend, recorded and replayed."""
     config.use(context, config_file)
+    for warning in config.unknown_variables(os.environ, context.command):
+        click.echo(f"warning: {warning}", err=True)
 
 
 @main.command()
@@ -70,21 +95,27 @@ def serve(record: Path | None, **values: Any) -> None:
 @model_options
 @json_option
 @click.argument("agent", metavar="[-- AGENT...]", nargs=-1, type=click.UNPROCESSED)
-def record(out: Path, as_json: bool, agent: tuple[str, ...], **values: Any) -> None:
+@click.pass_context
+def record(context: click.Context, /, out: Path, as_json: bool, agent: tuple[str, ...], **values: Any) -> None:
     """Serve, and write every session to a file.
 
     With a command after "--" that agent is started against the server, and its end is the end of the
-    recording. Codex is pointed here by -c overrides, its configuration untouched; everything else by
-    OPENAI_BASE_URL and OPENAI_API_KEY. The exit code is then the agent's own (128 plus the signal that killed
-    it), or 3 if the agent or the recording could not be started. What turntape says goes to standard error.
+    recording. Codex is pointed here by -c overrides, its configuration untouched, also behind timeout, env,
+    nice, node or npx; everything else by OPENAI_BASE_URL and OPENAI_API_KEY. A shell cannot be seen into: how
+    to point a Codex here that it starts is then printed. The port is a free one unless --port names it. The
+    exit code is the agent's own (128 plus the signal that killed it), 1 if that is 0 but nobody connected, or
+    3 if the agent or the recording could not be started. What turntape says goes to standard error.
 
     \b
     turntape record --out fix.jsonl -- codex exec "add a test"
+    turntape record --out fix.jsonl -- timeout 600 codex exec "add a test"
     turntape record --out fix.jsonl -- python my_agent.py
     """
     from . import commands
 
     listen, model = take(Listen, values), take(Model, values)
+    if agent and context.get_parameter_source("port") is ParameterSource.DEFAULT:
+        listen = evolve(listen, port=0)  # the agent is told, and nobody else asks
     sys.exit(commands.record(listen, model, out=out, agent=agent, as_json=as_json))
 
 
@@ -97,7 +128,8 @@ def stub(fixtures: tuple[Path, ...], strict: bool, as_json: bool, **values: Any)
     """Answer an agent from recordings, with no model behind.
 
     Each request must match a recorded turn: the whole conversation, its model, tools and settings. A request
-    that does not is refused with the nearest turn and the difference, and the exit code is then 1.
+    that does not is refused with the nearest turn and the difference, on standard error too, and the exit code
+    is then 1. Each recorded turn is played once. The last line counts: played 3 of 3 turns, 0 misses.
     """
     from . import commands
 

@@ -29,9 +29,9 @@ from turntape.transport.store import Store, StoreError
 from . import __version__, agents
 from . import demo as demonstration
 from .keys import backend_key, read_keys
-from .options import EnvironmentFailed, Listen, Model, StoreSpec
+from .options import EnvironmentFailed, Listen, Model, StoreSpec, default_store
 from .recording import NewRecording
-from .serving import Served, run
+from .serving import Address, Served, run
 
 _CLOSE_S = 10.0  # what closing a store or a backend may take before the process ends without it
 
@@ -40,8 +40,9 @@ def serve(listen: Listen, model: Model, *, folder: Path | None) -> int:
     """Serve until a signal; with ``folder``, write every session to one new file there."""
     if folder is None:
         return _start(_serve, listen, model)
+    need_parent(folder, option="--record")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
     except OSError as exc:
         raise EnvironmentFailed(f"--record: {folder} cannot be made ({exc.strerror})") from exc
     name = datetime.now(UTC).strftime("turntape-%Y%m%dT%H%M%S.%fZ.jsonl")
@@ -54,9 +55,9 @@ def serve(listen: Listen, model: Model, *, folder: Path | None) -> int:
 def record(listen: Listen, model: Model, *, out: Path, agent: tuple[str, ...], as_json: bool) -> int:
     """Serve until a signal, or until ``agent`` ends, and write every session to the new file ``out``."""
     with NewRecording(out, option="--out") as recording:
-        code = _start(_serve, listen, model, recording=recording, agent=agent)
+        code = _start(_serve, listen, model, recording=recording, agent=agent, as_json=as_json)
     click.echo(recording.outcome(as_json=as_json), err=bool(agent) or not as_json)
-    return code
+    return 1 if agent and not code and not recording.tape.n_sessions else code
 
 
 def stub(listen: Listen, *, fixtures: Sequence[Path], strict: bool, as_json: bool) -> int:
@@ -65,18 +66,22 @@ def stub(listen: Listen, *, fixtures: Sequence[Path], strict: bool, as_json: boo
         backend = FixtureBackend.load(fixtures)
     except ReplayError as exc:
         raise click.UsageError(str(exc)) from exc
-    code = _start(_stub, listen, backend, fixtures)
-    unused = backend.unused()
-    if as_json:
-        click.echo(orjson.dumps({"misses": backend.misses, "unused": unused}, option=orjson.OPT_INDENT_2))
-    for miss in backend.misses:
-        click.echo(f"miss: {miss}", err=True)
+    backend.on_miss = lambda miss: click.echo(f"miss: {miss}", err=True)
+    code = _start(_stub, listen, backend, fixtures, as_json=as_json)
+    unused, n_misses = backend.unused(), len(backend.misses)
     for take in unused:
         click.echo(f"not used: {take}", err=True)
+    misses = f"{n_misses} miss{'' if n_misses == 1 else 'es'}"
+    click.echo(f"played {backend.n_played} of {backend.n_takes} turns, {misses}", err=True)
+    if as_json:
+        counts = {"n_turns": backend.n_takes, "n_played": backend.n_played}
+        click.echo(orjson.dumps({**counts, "misses": backend.misses, "unused": unused}))
     return 1 if backend.misses or (strict and unused) else code
 
 
-async def _stub(listen: Listen, keys: tuple[str, ...], backend: FixtureBackend, fixtures: Sequence[Path]) -> int:
+async def _stub(
+    listen: Listen, keys: tuple[str, ...], backend: FixtureBackend, fixtures: Sequence[Path], *, as_json: bool
+) -> int:
     served = Served(
         listen=listen,
         keys=keys,
@@ -86,17 +91,18 @@ async def _stub(listen: Listen, keys: tuple[str, ...], backend: FixtureBackend, 
         store=MemoryStore(),
     )
 
-    def started(url: str) -> None:
+    def started(address: Address) -> None:
         notes = {"fixtures": ", ".join(map(str, fixtures))}
-        announce(url, notes, listen=listen, keys=keys, model=served.default_model)
+        announce(address, notes, listen=listen, keys=keys, model=served.default_model, piped=as_json)
 
     return await run(served, started=started)
 
 
 def demo(url: str, key_file: Path | None) -> int:
-    """Watch the demo agent work on the server at ``url``, or on one of its own."""
+    """Watch the demo agent work on the server at ``url``, or on one of its own; raise ``DemoFailed`` if it cannot."""
     keys = read_keys(key_file, option="--key-file") if key_file else (None,)
-    return trio.run(demonstration.run, url or None, keys[0], click.echo)
+    trio.run(demonstration.run, url or None, keys[0], click.echo)
+    return 0
 
 
 def _start(command: Callable[..., Awaitable[int]], listen: Listen, *rest: object, **more: object) -> int:
@@ -107,7 +113,7 @@ def _start(command: Callable[..., Awaitable[int]], listen: Listen, *rest: object
             f"--host {listen.host} can be reached from other machines, and no key is asked for; "
             "give --key-file, or leave --host at 127.0.0.1"
         )
-    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)  # to standard error
+    logging.basicConfig(format="%(levelname)s: %(message)s", level=listen.log.upper())  # to standard error
     return trio.run(partial(command, listen, keys, *rest, **more))
 
 
@@ -118,12 +124,15 @@ async def _serve(
     *,
     recording: NewRecording | None = None,
     agent: tuple[str, ...] = (),
+    as_json: bool = False,
 ) -> int:
     async with open_backend(model) as backend, open_store(model.store) as store:
         models = tuple(dict.fromkeys(name for name in (model.model, *backend.models) if name))
         new_session: Callable[[], SessionLike] = Session
+        beside: Callable[[], Awaitable[None]] | None = None
         if recording:
             new_session = recording.session
+            beside = partial(_watch, recording, for_agent=bool(agent))
         served = Served(
             listen=listen,
             keys=keys,
@@ -131,20 +140,28 @@ async def _serve(
             new_session=new_session,
             backend=backend,
             store=store,
-            beside=recording.keep_flushed if recording else None,
+            beside=beside,
         )
 
-        def started(url: str) -> None:
+        def started(address: Address) -> None:
             notes = {"backend": str(model.backend), "store": str(model.store)}
             if recording:
                 notes["recording"] = str(recording.path)
-            announce(url, notes, listen=listen, keys=keys, model=served.default_model, for_agent=bool(agent))
+            announce(
+                address,
+                notes,
+                listen=listen,
+                keys=keys,
+                model=served.default_model,
+                piped=as_json or bool(agent),
+                agent=agent,
+            )
 
-        async def run_agent(url: str) -> int:
+        async def run_agent(address: Address) -> int:
             key = keys[0] if keys else ""
             command = agents.launch(
                 agent,
-                url=url,
+                url=address.local,
                 key=key,
                 model=served.default_model,
                 websocket=listen.websocket,
@@ -155,25 +172,52 @@ async def _serve(
         return await run(served, started=started, task=run_agent if agent else None)
 
 
+async def _watch(recording: NewRecording, *, for_agent: bool) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(recording.keep_flushed)
+        if for_agent:
+            nursery.start_soon(recording.say_if_nobody_comes)
+
+
 def announce(
-    url: str, notes: dict[str, str], *, listen: Listen, keys: tuple[str, ...], model: str, for_agent: bool = False
+    address: Address,
+    notes: dict[str, str],
+    *,
+    listen: Listen,
+    keys: tuple[str, ...],
+    model: str,
+    piped: bool = False,
+    agent: tuple[str, ...] = (),
 ) -> None:
-    """Say where the server listens and how to reach it; the line that programs wait for stands alone on stdout.
+    """Say where the server listens and how to reach it, on standard error.
+
+    The line that programs wait for stands alone on standard output.
 
     Args:
-        for_agent: one is about to be started: standard output is its own, and nobody else needs the address.
+        piped: standard output is another's, or for JSON only: that line goes to standard error too.
+        agent: it is about to be started, and needs to be told nothing unless Codex may be hidden in it.
     """
     notes["keys"] = f"{len(keys)}, from {listen.key_file}" if keys else "none asked for; only this machine can connect"
-    if not for_agent:
-        key = '"$KEY"' if keys else agents.NO_KEY  # never a key itself
-        overrides = agents.codex_overrides(url=url, model=model, websocket=listen.websocket)
-        codex = shlex.join(["codex", *(part for value in overrides for part in ("-c", value))])
+    if not is_loopback(listen.host):
+        notes["network"] = f"other machines can reach this server; from this one it is {address.local}"
+    key = '"$KEY"' if keys else agents.NO_KEY  # never a key itself
+    overrides = agents.codex_overrides(url=address.local, model=model, websocket=listen.websocket)
+    codex = shlex.join(["codex", *(part for value in overrides for part in ("-c", value))])
+    if not agent:
         notes["Codex"] = f"{agents.KEY_VARIABLE}={key} {codex}"
-        notes["SDK"] = f"OPENAI_BASE_URL={url} OPENAI_API_KEY={key}"
+        notes["SDK"] = f"OPENAI_BASE_URL={address.local} OPENAI_API_KEY={key}"
+    elif agents.codex_at(agent) is None:
+        notes["Codex"] = f"if the agent starts it, it must be as: {codex}"
     click.echo(f"turntape {__version__}", err=True)
     for name, note in notes.items():
         click.echo(f"  {name:<11}{note}", err=True)
-    click.echo(f"listening on {url}", err=for_agent)
+    click.echo(f"listening on {address.bound}", err=piped)
+
+
+def need_parent(path: Path, *, option: str) -> None:
+    """Raise ``click.UsageError`` unless the folder that ``path`` is to be made in is there."""
+    if not path.parent.is_dir():
+        raise click.UsageError(f"{option}: there is no folder {path.parent}; make it first")
 
 
 @asynccontextmanager
@@ -208,12 +252,15 @@ async def open_store(spec: StoreSpec) -> AsyncIterator[Store]:
     """The store that ``spec`` names; closed afterwards.
 
     Raises:
+        click.UsageError: its folder is not there.
         EnvironmentFailed: it cannot be opened.
     """
     store: Store
     if spec.path is None:
         store = MemoryStore()
     else:
+        if spec != default_store():  # whose folder is ours to make
+            need_parent(spec.path, option="--store")
         try:
             store = await SqliteStore.open(spec.path)
         except StoreError as exc:

@@ -12,6 +12,9 @@ from .options import ENVIRONMENT_PREFIX
 
 DEFAULT_FILE = Path("turntape.toml")
 
+OTHER_VARIABLES = frozenset({"CONFIG", "API_KEY", "BACKEND_KEY", "TEST_CACHE"})
+"""What else TURNTAPE_ variables are read for: the group's option, Codex's key, the backend's, the tests' programs."""
+
 _KINDS = {bool: "a boolean", int: "an integer", float: "a number", str: "a string", list: "a list", dict: "a table"}
 
 
@@ -60,7 +63,7 @@ def _parse(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as exc:
-        raise ConfigError(f"{path}: cannot be read ({exc.strerror}); give --config a file that exists") from exc
+        raise ConfigError(f"{path}: cannot be read ({exc.strerror}); give --config a file that can be") from exc
     except UnicodeDecodeError as exc:
         raise ConfigError(f"{path}: byte {exc.start} is not UTF-8; save the file as UTF-8") from exc
     except tomllib.TOMLDecodeError as exc:
@@ -78,6 +81,21 @@ def _unknown(key: str, value: object, options: Iterable[str]) -> str:
     near = difflib.get_close_matches(key.replace("_", "-"), options, n=1, cutoff=0.7)
     cure = f'did you mean "{near[0]}"?' if near else f"known are: {', '.join(sorted(options))}"
     return f'"{key}" ({_kind(value)}) is not an option; {cure}'
+
+
+def unknown_variables(environment: Mapping[str, str], group: click.Command) -> list[str]:
+    """One warning for each TURNTAPE_ variable that nothing reads, with the one that was probably meant."""
+    assert isinstance(group, click.Group)
+    options = (option for by_key in configurable(group).values() for option in by_key.values())
+    known = {str(option.envvar).removeprefix(ENVIRONMENT_PREFIX) for option in options} | OTHER_VARIABLES
+    warnings = list[str]()
+    for variable, value in sorted(environment.items()):
+        name = variable.removeprefix(ENVIRONMENT_PREFIX)
+        if value and variable != name and name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+            meant = f"; did you mean {ENVIRONMENT_PREFIX}{near[0]}?" if near else ""
+            warnings.append(f"{variable} is set, and no option reads it{meant}")
+    return warnings
 
 
 def _check(path: Path, key: str, value: object, option: click.Option) -> None:
@@ -115,7 +133,7 @@ def _kind(value: object) -> str:
 
 def use(context: click.Context, path: Path | None) -> None:
     """Let the options of ``context``'s commands default to what ``path``, or ./turntape.toml, says."""
-    if path is None and not DEFAULT_FILE.is_file():
+    if path is None and not DEFAULT_FILE.exists():
         return
     assert isinstance(context.command, click.Group)
     defaults: Mapping[str, Any] = read(path or DEFAULT_FILE, context.command)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import click
 import orjson
 import trio
 import trio_websocket
@@ -34,16 +35,16 @@ TERMINAL = ("response.completed", "response.failed", "response.incomplete", "err
 Out = Callable[[str], object]
 
 
-class DemoFailed(Exception):
+class DemoFailed(click.ClickException):
     """The demonstration cannot go on; says why and what to do.
 
     Attributes:
-        exit_code: 1 if the server or its model said no, 3 if there is no server to talk to.
+        exit_code: 1 if the server or its model said no, 2 for no base URL, 3 if there is no server to talk to.
     """
 
     def __init__(self, message: str, exit_code: int = 1) -> None:
         super().__init__(message)
-        self.exit_code = exit_code
+        self.exit_code = exit_code  # type: ignore[misc]  # click reads it from the instance
 
 
 @define
@@ -69,22 +70,20 @@ class _Turn:
         return [part["text"] for item in messages for part in item["content"] if part["type"] == "output_text"]
 
 
-async def run(url: str | None, key: str | None, out: Out) -> int:
-    """Show the agent at work; return the exit code.
+async def run(url: str | None, key: str | None, out: Out) -> None:
+    """Show the agent at work.
 
     Args:
         url: base URL of a running server, such as http://127.0.0.1:8765/v1; none: a server is started for this.
         key: API key for it, if it needs one.
         out: takes one line at a time.
+
+    Raises:
+        DemoFailed: by itself, in no group.
     """
-    try:
-        async with _server(url, out) as base, _connection(base, key) as socket:
-            with tempfile.TemporaryDirectory(prefix="turntape-demo-") as folder:
-                await _work(socket, Toolbox(Path(folder)), out)
-    except DemoFailed as exc:
-        out(f"error: {exc}")
-        return exc.exit_code
-    return 0
+    async with _server(url, out) as base, _connection(base, key) as socket:
+        with tempfile.TemporaryDirectory(prefix="turntape-demo-") as folder:
+            await _work(socket, Toolbox(Path(folder)), out)
 
 
 @asynccontextmanager
@@ -151,10 +150,8 @@ def _websocket_url(base: str) -> str:
 
 
 def _rejected(base: str, status: int) -> DemoFailed:
-    cure = {401: "give a key with --key-file", 426: "its WebSocket is switched off: start it with --websocket"}
-    return DemoFailed(
-        f"{base} refused the WebSocket with status {status}; {cure.get(status, 'is the path right?')}.", 3
-    )
+    cure = {401: "give a key with --key-file.", 426: "its WebSocket is switched off: start it with --websocket."}
+    return DemoFailed(f"{base} refused the WebSocket with status {status}; {cure.get(status, 'is the path right?')}", 3)
 
 
 async def _work(socket: trio_websocket.WebSocketConnection, toolbox: Toolbox, out: Out) -> None:

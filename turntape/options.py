@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -70,6 +71,9 @@ class BackendType(click.ParamType[BackendSpec]):
             if "@" in url.partition("://")[2].partition("/")[0]:
                 self.fail("the URL holds a user name or key; put the key into --backend-key-file", param, ctx)
             return BackendSpec("chat", url=url)
+        if str(value).startswith(("http://", "https://")):
+            scheme = str(value).partition(":")[0]
+            self.fail(f"write chat+{scheme}://… for a chat-completions server at that URL", param, ctx)
         self.fail(
             f"{str(value)!r} is none of: scripted, scripted:FILE, chat+URL "
             "(such as chat+http://127.0.0.1:8000/v1 for a chat-completions server)",
@@ -114,6 +118,24 @@ class Seconds(click.ParamType[float]):
         if not math.isfinite(seconds) or seconds < 0 or (self.above_zero and not seconds):
             self.fail(f"{value} seconds: it must be {'above 0' if self.above_zero else '0 or more'}", param, ctx)
         return seconds
+
+
+class OriginType(click.ParamType[str]):
+    """A web page's origin as browsers name it, ``scheme://host[:port]``, or ``*``."""
+
+    name = "origin"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        origin = str(value)
+        if origin != "*" and not re.fullmatch(
+            r"[A-Za-z][A-Za-z0-9+.-]*://([^\s/:@?#\[\]]+|\[[0-9A-Fa-f:.]+\])(:\d+)?", origin
+        ):
+            self.fail(
+                f"{origin!r} is no origin; write scheme://host or scheme://host:port, nothing after it, or *",
+                param,
+                ctx,
+            )
+        return origin.lower()  # as browsers write it
 
 
 class WholeNumber(click.IntRange):
@@ -171,6 +193,7 @@ class Listen:
     max_message_bytes: int
     grace: float
     keepalive: float
+    log: str
 
 
 listen_options = together(
@@ -188,7 +211,13 @@ listen_options = together(
         help="Port to listen on; 0 picks a free one.",
     ),
     option("--key-file", type=EXISTING_FILE, help="Keys that clients may present, one a line; # begins a comment."),
-    option("--allow-origin", multiple=True, metavar="ORIGIN", help="Web page origin that may connect; repeatable."),
+    option(
+        "--allow-origin",
+        type=OriginType(),
+        multiple=True,
+        metavar="ORIGIN",
+        help="Web page origin that may connect; repeatable.",
+    ),
     option("--websocket/--no-websocket", default=True, help="Offer the WebSocket, or HTTP only."),
     option(
         "--max-message-bytes",
@@ -210,6 +239,12 @@ listen_options = together(
         default=15.0,
         metavar="SECONDS",
         help="Silence of an open response after which response.in_progress is repeated.",
+    ),
+    option(
+        "--log",
+        type=click.Choice(("warning", "info")),
+        default="warning",
+        help="What is said on standard error while serving: failures; or refused requests too.",
     ),
 )
 

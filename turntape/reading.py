@@ -32,7 +32,7 @@ def verify(paths: Sequence[Path], *, as_json: bool) -> int:
             if not as_json:
                 click.echo(f"{path}: {verified}")
     if as_json:
-        click.echo(orjson.dumps({"verified": code == 0, "fixtures": results}, option=orjson.OPT_INDENT_2))
+        click.echo(orjson.dumps({"verified": code == 0, "fixtures": results}))
     return code
 
 

@@ -16,6 +16,8 @@ from turntape.replay.recorder import Recorder, Tape
 from .options import EnvironmentFailed
 
 _FLUSH_S = 1.0  # the most that a kill -9 can take from a recording
+SILENCE_S = 15.0
+"""How long an agent may take to its first request before that is said; ours. Agents ask within a few seconds."""
 
 
 @define
@@ -53,6 +55,16 @@ class NewRecording(AbstractContextManager["NewRecording"]):
         while True:
             await trio.sleep(_FLUSH_S)
             self.tape.flush()
+
+    async def say_if_nobody_comes(self) -> None:
+        """Say so once, if no session has been recorded after ``SILENCE_S``."""
+        await trio.sleep(SILENCE_S)
+        if not self.tape.n_sessions:
+            click.echo(
+                f"warning: nobody has connected yet, after {SILENCE_S:g} s; does the agent read OPENAI_BASE_URL, "
+                "or was Codex given the -c overrides?",
+                err=True,
+            )
 
     def outcome(self, *, as_json: bool = False) -> str:
         """What was recorded, in one line.

@@ -16,8 +16,30 @@ from turntape.transport.store import Store
 
 from .options import EnvironmentFailed, Listen
 
-Task = Callable[[str], Awaitable[int]]
-"""What the server is there for, given its URL: returns an exit code, and its end is the server's."""
+
+@frozen
+class Address:
+    """Where one server listens."""
+
+    host: str
+    port: int
+
+    @property
+    def bound(self) -> str:
+        """Base URL with the address as it was given, which may stand for all of the machine's."""
+        return self._url(self.host)
+
+    @property
+    def local(self) -> str:
+        """Base URL for clients on this machine."""
+        return self._url({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host))
+
+    def _url(self, host: str) -> str:
+        return f"http://[{host}]:{self.port}/v1" if ":" in host else f"http://{host}:{self.port}/v1"
+
+
+Task = Callable[[Address], Awaitable[int]]
+"""What the server is there for: returns an exit code, and its end is the server's."""
 
 
 @frozen
@@ -74,11 +96,11 @@ class _Stop:
                 self.by = number
 
 
-async def run(served: Served, *, started: Callable[[str], None], task: Task | None = None) -> int:
+async def run(served: Served, *, started: Callable[[Address], None], task: Task | None = None) -> int:
     """Serve until ``task`` returns, or without one until SIGINT or SIGTERM; return the exit code.
 
     Args:
-        started: called with the server's URL once it accepts connections.
+        started: called once the server accepts connections.
 
     Raises:
         EnvironmentFailed: it cannot listen there, or ``task`` cannot do what it is there for.
@@ -97,12 +119,12 @@ async def run(served: Served, *, started: Callable[[str], None], task: Task | No
             except OSError as exc:
                 failure = _cannot_listen(served.listen, exc)
             else:
-                url = url_of(served.listen.host, port)
-                started(url)
+                address = Address(served.listen.host, port)
+                started(address)
                 if task:
                     with task_scope:
                         try:
-                            code = await task(url)
+                            code = await task(address)
                         except EnvironmentFailed as exc:
                             failure = exc
                     stop.asked.set()
@@ -145,10 +167,3 @@ def _cannot_listen(listen: Listen, exc: OSError) -> EnvironmentFailed:
         f"cannot listen on {listen.host}, port {listen.port} ({exc.strerror or exc}); "
         "choose another with --port, or --port 0 for a free one"
     )
-
-
-def url_of(host: str, port: int) -> str:
-    """The base URL for clients on this machine."""
-    if host in ("0.0.0.0", "::"):
-        host = "127.0.0.1" if host == "0.0.0.0" else "::1"
-    return f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"

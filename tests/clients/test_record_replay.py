@@ -67,7 +67,7 @@ def test_stub_plays_to_codex_elsewhere(codex: Path, recording: Path, tmp_path: P
         workspace.point_at(stub.url)
         check_work_done(execute(codex, workspace), workspace)
         assert stub.stop() == 0, stub.errors
-    assert json.loads(stub.output) == {"misses": [], "unused": []}
+    assert json.loads(stub.output) == {"n_turns": 3, "n_played": 3, "misses": [], "unused": []}
 
 
 def test_stub_plays_over_http(codex: Path, recording: Path, tmp_path: Path) -> None:
