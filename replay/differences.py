@@ -7,6 +7,8 @@ from typing import Any
 import orjson
 from attrs import frozen
 
+from .packing import encode
+
 AROUND = 40
 """Characters shown on either side of a difference."""
 
@@ -67,7 +69,7 @@ def excerpts(expected: Any, got: Any) -> tuple[str, str]:
 def _short(value: Any) -> str:
     if value is ABSENT:
         return "nothing"
-    encoded = orjson.dumps(value).decode()
+    encoded = encode(value).decode()
     return encoded if len(encoded) <= 2 * AROUND else encoded[: 2 * AROUND] + "…"
 
 

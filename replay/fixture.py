@@ -11,7 +11,7 @@ from attrs import define, field, frozen
 from turntape.core.seam import Arguments, Event, Opened, Reasoning, Sampled, Text, ToolCall
 
 from .errors import FixtureUnreadable
-from .packing import Unpacker, decode
+from .packing import Unpacker, decode, finite
 
 FORMAT = 1
 
@@ -224,9 +224,7 @@ class _Reader:
             self.refuse(f"belongs to session {session}, which no line before it opens.")
         if unknown := row.keys() - STEP_KEYS:
             raise ValueError(f"{min(unknown)!r} is not part of it")
-        out, at = row.get("out"), row["t"]
-        if type(at) not in (int, float):
-            raise ValueError("'t' should be seconds")
+        out, at = row.get("out"), finite(row["t"])
         if out is not None:
             if not isinstance(out, list) or not all(isinstance(effect, dict) for effect in out):
                 raise ValueError("'out' should be an array of effects")
@@ -237,7 +235,7 @@ class _Reader:
         return Step(
             line=self.line,
             session=session,
-            at=float(at),
+            at=at,
             event=event,
             packed=row.get("in"),
             out=out,

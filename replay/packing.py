@@ -8,6 +8,7 @@ found again by its hash, and somebody's own ``{"$blob": ...}`` at such a place i
 
 import hashlib
 import json
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -157,7 +158,7 @@ class Unpacker:
         self._converter = converter = cattrs.Converter(forbid_extra_keys=True)
         for primitive in (bool, int):
             converter.register_structure_hook(primitive, _exactly)
-        converter.register_structure_hook(float, lambda value, _: _number(value))
+        converter.register_structure_hook(float, lambda value, _: finite(value))
         converter.register_structure_hook(str, lambda value, type_: _exactly(self._resolved(value), type_))
         converter.register_structure_hook(bytes, lambda value, _: orjson.dumps(self.value(value)))
         converter.register_structure_hook(ClientText, self._client_text)
@@ -203,7 +204,7 @@ class Unpacker:
         if not refers(value):
             return value
         name = value[REFERENCE]
-        if name not in self._blobs:
+        if not isinstance(name, str) or name not in self._blobs:
             raise MissingBlob(f"the blob {name!r} is missing; it should stand before its first use")
         return self._blobs[name]
 
@@ -244,7 +245,8 @@ def _reason(exc: BaseException, type_: type[Any] | None) -> str:
     return str(exc) if type(exc) in (ValueError, MissingBlob) else cattrs.v.format_exception(exc, type_)
 
 
-def _number(value: Any) -> float:
-    if type(value) not in (int, float):
-        raise ValueError(f"expected a number, got {type(value).__name__}")
+def finite(value: Any) -> float:
+    """``value``, if it is a number that a session can reckon with. Raises ``ValueError``: Python reads ``NaN`` and ``1e999`` too."""
+    if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:
+        raise ValueError(f"expected a finite number, got {value if type(value) is float else type(value).__name__}")
     return float(value)

@@ -59,6 +59,7 @@ class Tape:
 
     def __attrs_post_init__(self) -> None:
         self._write(b'{"turntape":%d}\n' % FORMAT)
+        self.flush()  # a process that is killed at once leaves a recording of nothing, and not an empty file
 
     @classmethod
     def create(cls, path: str | Path) -> "Tape":

@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import orjson
 from attrs import evolve, frozen
 
 from .errors import RuleInvalid
+from .packing import encode
 from .presets import PRESETS
 
 VALUE = "value"
@@ -87,7 +87,7 @@ def _without_presets(rules: Iterable[Any]) -> Iterator[Any]:
 
 
 def _invalid(rule: Any, problem: str) -> RuleInvalid:
-    shown = orjson.dumps(rule).decode()
+    shown = encode(rule).decode()
     return RuleInvalid(f"The rule {shown[:200]} cannot be used: {problem}.")
 
 

@@ -84,7 +84,10 @@ class _Transcript:
 
 
 def _session_line(number: int, opened: Opened) -> str:
-    when = datetime.fromtimestamp(opened.wall, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    try:
+        when = datetime.fromtimestamp(opened.wall, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        when = f"{opened.wall:g} s after 1970"  # edited: beyond the calendar
     parts = [f"session {number}", when, f"{opened.transport}, {opened.dialect}", opened.agent]
     return "  ".join(part for part in parts if part)
 

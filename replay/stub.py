@@ -16,6 +16,7 @@ from turntape.transport.backends.base import BackendError, Batch
 from .differences import allowing_rules, differences, shown
 from .errors import ReplayError
 from .fixture import Fixture
+from .packing import encode
 from .reading import Reader, Reading
 from .rules import Ruleset
 from .substitution import Substitution
@@ -101,7 +102,7 @@ class FixtureBackend:
                 if not take.whole:
                     continue  # cancelled, or cut off: nobody knows how it would have ended
                 own = [*take.rules, *rules]
-                shelf = shelves.setdefault(orjson.dumps(own), _Shelf(Reader(Ruleset.of(own))))
+                shelf = shelves.setdefault(encode(own), _Shelf(Reader(Ruleset.of(own))))
                 shelf.add(take, order)
                 order += 1
         if not order:

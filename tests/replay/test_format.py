@@ -160,6 +160,13 @@ def test_the_event_of_a_cut_line_is_kept() -> None:
             b'{"turntape":1}\n{"open":1,"t":0,"in":{"type":"Opened","seed":{"$blob":"xy"},"wall":0}}\n',
             "'xy' is missing",
         ),
+        (
+            b'{"turntape":1}\n{"open":1,"t":0,"in":{"type":"Opened","seed":{"$blob":[1]},"wall":0}}\n',
+            "[1] is missing",
+        ),
+        (b'{"turntape":1}\n{"open":1,"t":0,"in":{"type":"Opened","seed":"","wall":1e999}}\n', "finite number, got inf"),
+        (b'{"turntape":1}\n{"open":1,"t":NaN,"in":{"type":"Opened","seed":"","wall":0}}\n', "finite number, got nan"),
+        (b'{"turntape":1}\n{"open":1,"t":"0","in":{"type":"Opened","seed":"","wall":0}}\n', "finite number, got str"),
         (b'{"turntape":1}\n{"open":1,"t":0,"in":{"type":"Boom"}}\n', "one of Opened, ClientText"),
         (b'{"turntape":1}\n{"open":1,"t":0,"in":{"type":"Drain"}}\n', "something other than Opened"),
         (b'{"turntape":1}\n{"open":1,"in":{"type":"Opened","seed":"","wall":0}}\n', "lacks 't'"),

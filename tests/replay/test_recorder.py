@@ -12,6 +12,7 @@ from taped import CODEX, TOOLS, Client, Recording, output, user
 from turntape.core.seam import Arguments, ClientText, Effect, Event, Finish, Opened, Sampled, Text, ToolCall, Usage
 from turntape.core.session import Session
 from turntape.replay.errors import ReplayError
+from turntape.replay.fixture import Fixture
 from turntape.replay.recorder import Recorder, Tape
 from turntape.replay.verify import verify
 
@@ -116,6 +117,13 @@ def test_a_finished_turn_is_on_disk(tmp_path: Path) -> None:
     assert path.stat().st_size < tape.n_bytes
     tape.flush()
     assert path.stat().st_size == tape.n_bytes
+
+
+def test_a_tape_is_a_fixture_from_its_beginning_on(tmp_path: Path) -> None:
+    """A process that is killed before anything was flushed leaves a recording without sessions, which can be read."""
+    tape = Tape.create(tmp_path / "new.jsonl")
+    assert verify(Fixture.load(tmp_path / "new.jsonl")).n_sessions == 0
+    tape.close()
 
 
 def test_a_turn_line_says_where_the_turn_is(recording: Recording) -> None:

@@ -227,6 +227,7 @@ def test_call_ids_are_the_takes_own() -> None:
         ({"rule": "replace", "pattern": "a", "with": "b", "item": []}, "'item' is not part of it"),
         ({"rule": "replace", "pattern": "a", "with": "b", "items": "x"}, '"items" should be an array'),
         ({"rule": "learn", "pattern": "a", "with": "b"}, 'a group named "value"'),
+        ({"rule": "\ud800"}, '"rule" should be'),
     ],
 )
 def test_a_rule_that_cannot_be_used_is_explained(rule: Any, problem: str) -> None:

@@ -1,5 +1,7 @@
 """The transcript of a recording, for a person."""
 
+import re
+
 from taped import CODEX, Recording, output, user
 
 from turntape.core.seam import (
@@ -107,3 +109,10 @@ def test_nothing_that_a_terminal_obeys_is_printed() -> None:
     shown = transcript(recording.fixture)
     assert "m\\x1b]0;pwned" in shown and "agent\\x9b2J" in shown and "no\\x1b[2J" in shown
     assert all(c == "\n" or c.isprintable() for c in shown)
+
+
+def test_a_time_beyond_the_calendar_is_shown_as_a_number() -> None:
+    recording = Recording()
+    recording.client()
+    edited = re.sub(rb'"wall":[0-9.]+', b'"wall":1e300', recording.content)
+    assert "1e+300 s after 1970" in transcript(Fixture.parse(edited))

@@ -144,6 +144,17 @@ def test_only_the_last_line_may_be_half(recording: Recording) -> None:
         verify(Fixture.parse(b"".join([*lines[:n], renamed, *lines[n + 1 :]])))
 
 
+@pytest.mark.parametrize("value", [b'"\\ud800"', b'{"$blob":{}}', b'{"$blob":[1]}', b"[" * 300 + b"]" * 300])
+def test_nonsense_in_an_effect_is_a_difference(value: bytes) -> None:
+    """Whatever stands in the place of a recorded value, the answer is a line and a reason, not a crash."""
+    recording = Recording()
+    recording.client().ask(user("hi"), generate=False)
+    edited = recording.content.replace(b'"incomplete_details":null', b'"incomplete_details":' + value, 1)
+    assert edited != recording.content
+    with pytest.raises(Divergence):
+        verify(Fixture.parse(edited + b"\n"))
+
+
 def test_rules_can_be_edited(recording: Recording) -> None:
     """What may differ is a person's to say: it is not part of what was recorded."""
     edited = recording.content.replace(b'"rules":["codex"]', b'"rules":["codex",{"rule":"ignore","fields":["user"]}]')
