@@ -31,6 +31,7 @@ from turntape.core.seam import (
     Tick,
 )
 
+from . import log
 from .backends.base import Backend, BackendError
 from .outbox import SlowClient
 from .store import Store, StoreError
@@ -132,6 +133,8 @@ class Driver:
         for effect in self.session.receive(event, now=now):
             match effect:
                 case Send(data):
+                    if not isinstance(event, SampleFailed | StoreFailed):  # which have been logged
+                        log.session_refused(data)
                     try:
                         if not self._gone:
                             self.link.put(data)
@@ -229,6 +232,8 @@ class Driver:
         if ours is not None:
             raise ours
         if not whole and not scope.cancelled_caught:
+            if failed.code != "fixture_miss":  # the stub shows its own, prompts and all
+                log.sample_failed(start, failed, begun=accepted)
             self.feed(failed)
 
     async def _load(self, load: Load) -> None:
@@ -240,6 +245,7 @@ class Driver:
             referenced = await self.store.items(load.item_ids, load.owner) if load.item_ids else ()
             event = Loaded(load.stream_id, items, referenced)
         except StoreError as exc:
+            log.store_failed("read", str(exc))
             event = StoreFailed(load.stream_id, str(exc))
         except Exception:
             logger.exception("store crashed")
@@ -252,6 +258,7 @@ class Driver:
             await self.store.save(save.record)
             event = Saved(save.stream_id)
         except StoreError as exc:
+            log.store_failed("write", str(exc))
             event = StoreFailed(save.stream_id, str(exc))
         except Exception:
             logger.exception("store crashed")

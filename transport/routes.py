@@ -12,6 +12,7 @@ from attrs import frozen
 
 from turntape.core.errors import ShuttingDown
 
+from . import log
 from .guard import Forbidden
 from .http import Answer, Fields, HttpConnection, Refused, Request, error_answer
 from .outbox import SlowClient
@@ -54,6 +55,7 @@ async def answer_request(service: Service, connection: HttpConnection, request: 
     except Refused as exc:
         answer = exc.answer
     except StoreError as exc:
+        log.store_failed("answer", str(exc))
         answer = error_answer(500, str(exc), code="server_error")
     except (SlowClient, trio.BrokenResourceError, trio.ClosedResourceError):
         raise
@@ -61,6 +63,7 @@ async def answer_request(service: Service, connection: HttpConnection, request: 
         logger.exception("request crashed")
         answer = error_answer(500, "The server had an error while it answered.", code="server_error")
     if answer is not None and connection.unanswered:
+        log.http_refused(request.method, request.path, answer.status, answer.body)
         await connection.discard()
         connection.answer(answer)
     await connection.flush()
@@ -118,7 +121,8 @@ def _find(path: str) -> tuple[dict[str, Handler], str]:
     for pattern, methods in ROUTES:
         if match := re.fullmatch(pattern, path.rstrip("/")):
             return methods, match[1] if match.lastindex else ""
-    raise Refused(error_answer(404, f"Unknown path {path[:200]!r}.", code="not_found"))
+    hint = f"this server answers at {RESPONSES}, {MODELS} and /healthz"
+    raise Refused(error_answer(404, f"Unknown path {path[:200]!r}; {hint}.", code="not_found"))
 
 
 def _preflight(request: Request, methods: dict[str, Handler]) -> Answer:

@@ -6,6 +6,7 @@ from functools import partial
 
 import trio
 
+from . import log
 from .backends.base import Backend
 from .driver import SessionLike
 from .guard import is_loopback
@@ -125,6 +126,7 @@ async def _serve_client(service: Service, outbox: Outbox) -> None:
                 try:
                     owner, key = admit(service, connection, request), handshake_key(request)
                 except Refused as exc:
+                    log.http_refused(request.method, request.path, exc.answer.status, exc.answer.body)
                     connection.answer(exc.answer)
                 else:
                     early = connection.hand_over()
