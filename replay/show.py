@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import orjson
-from attrs import define, field
+from attrs import define, evolve, field
 
 from turntape.core.canonical import Fold, Item
 from turntape.core.seam import Opened, StartSample
@@ -42,7 +42,10 @@ class _Transcript:
     seen: set[str] = field(factory=set)
 
     def lines(self, found: list[Take]) -> Iterator[str]:
-        yield f"{self.fixture.name}: {self.fixture.counts}" + ("" if self.fixture.whole else ", cut off")
+        counts = evolve(self.fixture.counts, n_turns=len(found))  # as they are shown: also those without an end
+        n_open = sum(not take.whole for take in found)
+        unfinished = f"; {n_open} turn{'' if n_open == 1 else 's'} not finished" if n_open else ""
+        yield f"{self.fixture.name}: {counts}{unfinished}" + ("" if self.fixture.whole else "; cut off")
         opened = {step.session: step.event for step in self.fixture.steps if isinstance(step.event, Opened)}
         number = 0
         for session, event in opened.items():

@@ -20,7 +20,7 @@ from turntape.replay.fixture import Fixture
 from turntape.replay.show import transcript
 
 GOLDEN = """\
-a.jsonl: 2 sessions, 4 turns, 1 tool call, 18 KB
+a.jsonl: 2 sessions, 5 turns, 1 tool call, 18 KB; 1 turn not finished
 
 session 1  2027-01-15 08:00:00 UTC  websocket, current  codex_exec/0.171.0 (Debian 12.0.0; x86_64) dumb
 
@@ -96,7 +96,7 @@ def test_a_cut_recording_and_one_without_turns_are_shown() -> None:
     recording = Recording()
     recording.client(agent=CODEX)
     assert transcript(recording.fixture).endswith("(Debian 12.0.0; x86_64) dumb\n  no turn\n")
-    assert ", cut off\n" in transcript(Fixture.parse(recording.content[:-3]))
+    assert "; cut off\n" in transcript(Fixture.parse(recording.content[:-3]))
 
 
 def test_nothing_that_a_terminal_obeys_is_printed() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from turntape.transport.backends.script import Script, ScriptError, When
+from turntape.transport.backends.script import STATUSES, Fail, Script, ScriptError, When
 
 RULE = "[[rule]]\nsay = [{ text = 'a' }]\n"
 
@@ -32,7 +32,11 @@ RULE = "[[rule]]\nsay = [{ text = 'a' }]\n"
         ("[[rule]]\nsay = 'hello'", "rule 1: 'say' should be an array of tables, but is 'hello' (a string)"),
         ("[[rule]]\nsay = ['hello']", "rule 1: say 1: should be a table, but is a string"),
         ("[[rule]]\nsay = [{ text = 'a', call = 'b' }]", "say 1: a step has exactly one of text, refusal"),
+        ("[[rule]]\nsay = []", "rule 1: 'say' is empty, and a model always says something; give it a step, such as"),
         ("[[rule]]\nsay = [{ phase = 'commentary' }]", "here is none"),
+        ("[[rule]]\nsay = [{ txt = 'a', phase = 'commentary' }]", "say 1: unknown key 'txt'; did you mean 'text'?"),
+        ("[[rule]]\nsay = [{ text = 'a', fase = 'x' }]", "say 1: unknown key 'fase'; did you mean 'phase'?"),
+        ("[[rule]]\nsay = [{ smoke = 'a' }]", "here is none"),
         ("[[rule]]\nsay = [{ text = 5 }]", "'text' should be a string in quotes, but is 5 (an integer)"),
         (
             "[[rule]]\nsay = [{ text = 'a', phase = 'x' }]",
@@ -57,10 +61,16 @@ RULE = "[[rule]]\nsay = [{ text = 'a' }]\n"
         ("[[rule]]\nsay = [{ finish = 'stop', usage = { tokens = 1 } }]", "usage: unknown key 'tokens'"),
         ("[[rule]]\nsay = [{ call = 'mcp:x' }]", "'call': 'mcp:x' is no tool: write its name, or 'function:NAME'"),
         ("[[rule]]\nsay = [{ call = 'x', arguments = 5 }]", "'arguments' should be a table, or a string"),
-        ("[[rule]]\nsay = []\nwhen = { outputs = '2' }", "rule 1: when: 'outputs' should be a whole number"),
-        ("[[rule]]\nsay = []\nwhen = { user = 'x' }", "rule 1: when: unknown key 'user'"),
-        ("[[rule]]\nsay = []\nwhen = { user_matches = '(' }", "'user_matches' is not a regular expression: missing )"),
-        ("[[rule]]\nsay = []\ntimes = 0", "'times' should be a whole number from 1"),
+        (
+            "[[rule]]\nsay = [{ text = '' }]\nwhen = { outputs = '2' }",
+            "rule 1: when: 'outputs' should be a whole number",
+        ),
+        ("[[rule]]\nsay = [{ text = '' }]\nwhen = { user = 'x' }", "rule 1: when: unknown key 'user'"),
+        (
+            "[[rule]]\nsay = [{ text = '' }]\nwhen = { user_matches = '(' }",
+            "'user_matches' is not a regular expression: missing )",
+        ),
+        ("[[rule]]\nsay = [{ text = '' }]\ntimes = 0", "'times' should be a whole number from 1"),
     ],
 )
 def test_a_mistake_is_named_with_its_place_and_its_cure(text: str, said: str) -> None:
@@ -81,7 +91,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_a_script_is_loaded_from_a_file(tmp_path: Path) -> None:
     """What stands in the file is what the script has; what does not has its default."""
-    (tmp_path / "s.toml").write_text("models = ['a', 'b']\nseed = 's'\n[[rule]]\nname = 'n'\nsay = []\n")
+    (tmp_path / "s.toml").write_text("models = ['a', 'b']\nseed = 's'\n[[rule]]\nname = 'n'\nsay = [{ text = '' }]\n")
     loaded = Script.load(tmp_path / "s.toml")
     assert (loaded.models, loaded.seed, loaded.rules[0].name) == (("a", "b"), "s", "n")
     assert Script.parse(RULE).models == ("scripted",)
@@ -98,7 +108,23 @@ def test_the_documentation_is_true() -> None:
     text = (Path(__file__).parents[2] / "docs" / "scripts.md").read_text(encoding="utf-8")
     examples = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     assert [len(Script.parse(example).rules) for example in examples] == [3, 1]
-    mistaken = "[[rule]]\nsay = []\n[[rule]]\nname = 'tell the weather'\nwhen = { min_output = 1 }\nsay = []"
+    mistaken = RULE + "[[rule]]\nname = 'tell the weather'\nwhen = { min_output = 1 }\nsay = [{ text = '' }]"
     with pytest.raises(ScriptError) as caught:
         Script.parse(mistaken, source="my-script.toml")
     assert f"    {caught.value}\n" in text
+
+
+def test_a_failure_has_the_status_of_its_code() -> None:
+    """A script that names a code gets the status that clients know it by, as documented, unless it names another."""
+
+    def status(step: str) -> int:
+        [failure] = Script.parse(f"[[rule]]\nsay = [{{ {step} }}]").rules[0].say
+        assert isinstance(failure, Fail)
+        return failure.status
+
+    text = (Path(__file__).parents[2] / "docs" / "scripts.md").read_text(encoding="utf-8")
+    documented = re.findall(r"^\| `(\w+)` \| (\d{3}) \|$", text, re.MULTILINE)
+    assert {code: status(f"fail = '{code}'") for code, _ in documented} == {code: int(n) for code, n in documented}
+    assert {code for code, _ in documented} == STATUSES.keys()
+    assert status("fail = 'of_my_own'") == 500
+    assert status("fail = 'rate_limit_exceeded', status = 418") == 418

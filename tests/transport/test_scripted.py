@@ -163,7 +163,9 @@ async def test_conditions_hold_over_the_whole_chain() -> None:
 
 async def test_a_turn_reads_only_what_is_new() -> None:
     """A long conversation costs no more per turn than a short one: no earlier item is looked at again."""
-    backend = script("[[rule]]\nwhen = { mentions = 'x' }\nsay = []\n[[rule]]\nsay = [{ text = '{n_outputs}' }]")
+    backend = script(
+        "[[rule]]\nwhen = { mentions = 'x' }\nsay = [{ text = '' }]\n[[rule]]\nsay = [{ text = '{n_outputs}' }]"
+    )
     context = start("question").context
     for n in range(500):
         context = context.extend([Item.of(output(str(n)))])
@@ -183,7 +185,7 @@ async def test_a_rule_with_times_gives_way_to_the_next() -> None:
 async def test_no_rule_that_holds_is_a_refusal_that_says_why() -> None:
     """A script without an answer refuses the request, with what it saw and what to add."""
     with pytest.raises(BackendError, match=r"2 tool outputs since the user said 'Please list.*Add a last") as caught:
-        await take(script("[[rule]]\nwhen = { model = 'other' }\nsay = []"), start(TURN))
+        await take(script("[[rule]]\nwhen = { model = 'other' }\nsay = [{ text = '' }]"), start(TURN))
     assert caught.value.status == 400
 
 

@@ -153,6 +153,20 @@ class Pause:
 
 FAILURE = "The script says that this request fails."
 
+STATUSES: Mapping[str, int] = {
+    "invalid_prompt": 400,
+    "context_length_exceeded": 400,
+    "invalid_api_key": 401,
+    "insufficient_quota": 402,
+    "model_not_found": 404,
+    "rate_limit_exceeded": 429,
+    "server_error": 500,
+    "server_is_overloaded": 503,
+    "slow_down": 503,
+}
+"""The status that goes with a code where the script gives none; 500 for any other. As chat-completions servers' errors
+are passed on."""
+
 
 @frozen
 class Fail:

@@ -14,6 +14,7 @@ from turntape.core.seam import Usage
 from .script import (
     FAILURE,
     LAST,
+    STATUSES,
     Cut,
     End,
     Fail,
@@ -174,6 +175,8 @@ def _rule(value: Any, where: str) -> Rule:
     table = _Table(_a_table(value, where), where, ("name", "when", "say", "times", *SPEED_KEYS))
     if "say" not in table.keys:
         table.fail("'say' is missing: an array of what to say, such as say = [{ text = \"Hello.\" }].")
+    if table.keys["say"] == []:
+        table.fail("'say' is empty, and a model always says something; give it a step, such as { text = \"Hello.\" }.")
     steps = list[Step]()
     for n, step in enumerate(table.tables("say"), 1):
         place = f"{where}: say {n}"
@@ -227,6 +230,10 @@ STEPS: Mapping[str, tuple[str, ...]] = {
 def _step(value: dict[str, Any], where: str, *, first: bool) -> Step:
     kinds = [key for key in value if key in STEPS]
     if len(kinds) != 1:
+        beside = {key for keys in STEPS.values() for key in keys}
+        for key in value if not kinds else ():
+            if key not in beside and (near := difflib.get_close_matches(key, STEPS, 1)):
+                raise ScriptError(f"{where}: unknown key '{key}'; did you mean '{near[0]}'?")
         found = "none" if not kinds else " and ".join(kinds)
         raise ScriptError(f"{where}: a step has exactly one of {', '.join(STEPS)}; here is {found}.")
     [kind] = kinds
@@ -275,11 +282,12 @@ def _call(table: _Table) -> SayCall:
 
 def _fail(table: _Table, first: bool) -> Fail:
     retry_after = table.number("retry_after", MAX_SECONDS)
+    code = _required(table, "fail")
     return Fail(
-        code=_required(table, "fail"),
+        code=code,
         started=_started(table, first, default=not first),
         message=table.text("message") or FAILURE,
-        status=table.whole("status", 400, 599) or 500,
+        status=table.whole("status", 400, 599) or STATUSES.get(code, 500),
         retry_after=None if retry_after is None else f"{retry_after:g}",
         param=table.text("param"),
     )
