@@ -6,6 +6,10 @@ from .canonical import Item
 from .context import Context
 from .errors import ToolOutputMismatch
 
+MAX_OPEN_CALLS = 1024
+"""Calls of one request that may wait for an output at once. Ours: models make some ten, and each new one copies the map
+of those that wait."""
+
 
 def continued(parent: Context, new: Sequence[Item], *, fill: bool, lenient: bool) -> Context:
     """``parent`` plus ``new``. O(new).
@@ -21,6 +25,9 @@ def continued(parent: Context, new: Sequence[Item], *, fill: bool, lenient: bool
     for item in new:
         if item.opens_call:
             waiting[item.call_id or ""] = None
+            if len(waiting) > MAX_OPEN_CALLS:
+                message = f"More than {MAX_OPEN_CALLS} tool calls wait for an output; send each output behind its call."
+                raise ToolOutputMismatch(message, param="input")
         elif item.closes_call:
             if item.call_id not in waiting:
                 raise ToolOutputMismatch(

@@ -15,6 +15,9 @@ from .errors import InvalidField, MissingField, ProtocolError
 
 T = TypeVar("T")
 
+MAX_ELEMENTS = 65_536
+"""Of one array. Ours: real histories have some thousands of items, and each costs far more memory than its bytes."""
+
 KINDS = {
     str: "a string",
     bool: "a boolean",
@@ -57,12 +60,26 @@ converter.register_structure_hook_func(lambda type_: type_ == dict[str, Any], la
 
 
 def _checked_sequence(type_: Any) -> Callable[[Any, Any], Any]:
-    """Arrays become tuples, but a string or an object is not an array of characters or keys."""
-    list_type = list[type_.__args__[0]]
-    inner = converter.get_structure_hook(list_type)
+    """Arrays become tuples, but a string or an object is not an array of characters or keys.
+
+    The first bad element ends it: cattrs' own hook keeps an exception for each, a hundred times the size of the
+    message that caused them.
+    """
+    element_type = type_.__args__[0]
+    inner = converter.get_structure_hook(element_type)
 
     def structure(value: Any, _: Any) -> Any:
-        return tuple(inner(expect(value, list), list_type))
+        if len(expect(value, list)) > MAX_ELEMENTS:
+            raise Mismatch(f"expected at most {MAX_ELEMENTS} elements, but got {len(value)}")
+        elements: list[Any] = []
+        try:
+            for element in value:
+                elements.append(inner(element, element_type))
+        except Exception as exc:  # noqa: BLE001 - whatever it is, cattrs' error tree says where
+            n = len(elements)
+            exc.add_note(cattrs.IterableValidationNote(f"in element {n}", n, element_type))
+            raise cattrs.IterableValidationError("in an array", [exc], type_) from None
+        return tuple(elements)
 
     return structure
 

@@ -2,12 +2,14 @@
 
 import json
 
+import cattrs
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 from peer import Peer, call, output, types, user
 
 from turntape.core.errors import ProtocolError
+from turntape.core.structuring import converter
 from turntape.core.wire import read, structure_create
 
 FUNCTION = {"type": "function", "name": "f"}
@@ -289,3 +291,28 @@ def test_reading_refuses_or_gives_an_object(text):
         assert isinstance(read(text), dict)
     except ProtocolError as exc:
         assert exc.message
+
+
+def test_a_long_array_of_nonsense_costs_no_more_than_its_first_bad_element():
+    """One error is kept, not one for each: a message of 1 MB took ten seconds and 900 MB."""
+    with pytest.raises(cattrs.IterableValidationError) as caught:
+        converter.structure(["a", *[5] * 60_000], tuple[str, ...])
+    assert len(caught.value.exceptions) == 1
+    [event] = Peer().create([user("x"), *[5] * 1000])
+    assert event["error"]["param"] == "input[1]"
+
+
+def test_an_array_is_bounded():
+    """More items than any conversation has are refused by number: each costs far more memory than its bytes."""
+    [event] = Peer().create([user("x")] * 65_537)
+    assert (event["error"]["code"], event["error"]["param"]) == ("invalid_value", "input")
+    assert "at most 65536 elements, but got 65537" in event["error"]["message"]
+
+
+def test_calls_that_wait_are_bounded():
+    """A thousand calls may wait for outputs at once, and no more; answered calls do not count."""
+    calls = [{"type": "function_call", "call_id": f"c{n}", "name": "f", "arguments": "{}"} for n in range(1025)]
+    outputs = [output(f"c{n}") for n in range(1025)]
+    assert types(Peer().create([*calls[1:], *outputs[1:], calls[0], outputs[0]]))[-1] == "completed"
+    [event] = Peer().create([*calls, *outputs])
+    assert event["error"]["code"] == "invalid_tool_output" and "More than 1024" in event["error"]["message"]
