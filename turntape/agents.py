@@ -37,7 +37,7 @@ class _Wrapper:
     n_words: int = 0
 
 
-_WRAPPERS = {
+WRAPPERS = {
     "env": _Wrapper(("-u", "--unset", "-C", "--chdir")),
     "nice": _Wrapper(("-n", "--adjustment")),
     "nohup": _Wrapper(),
@@ -127,7 +127,7 @@ def codex_at(argv: Sequence[str]) -> int | None:
         name = PurePath(argv[at]).name
         if _CODEX.fullmatch(name) or _CODEX.fullmatch(argv[at]):
             return at
-        if (wrapper := _WRAPPERS.get(name)) is None:
+        if (wrapper := WRAPPERS.get(name)) is None:
             return None
         at = _command_of(wrapper, argv, at + 1)
     return None
