@@ -47,12 +47,13 @@ class Context:
         return f"<Context {self.n_items} items, key {self.fold.key[:8] or 'empty'}>"
 
     def extend(self, items: Iterable[Item]) -> "Context":
-        items, tools, n_tokens, fold = tuple(items), self.tools, self.n_tokens, self.fold
+        items, brought, n_tokens, fold = tuple(items), list[Tool](), self.n_tokens, self.fold
         for item in items:
             n_tokens += estimate_tokens(len(item.encoded))
             fold = fold.add(item)
             if item.type == "additional_tools":
-                tools += callable_tools(structure(item.value["tools"], tuple[ToolDefinition, ...]))
+                brought += callable_tools(structure(item.value["tools"], tuple[ToolDefinition, ...]))
+        tools = self.tools + tuple(brought) if brought else self.tools
         return Context(self, items, tools, n_tokens, self.n_items + len(items), fold)
 
     def links(self) -> Iterator["Context"]:
