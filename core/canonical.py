@@ -117,16 +117,13 @@ class Fold:
         return Fold(key, calls, n_calls)
 
 
-def without_echo(before: Fold, said: Sequence[Item], sent: Sequence[Item]) -> Sequence[Item]:
+def without_echo(said: Sequence[Item], sent: Sequence[Item]) -> Sequence[Item]:
     """``sent`` without the leading items that repeat ``said``: equal form at equal position.
 
-    Reasoning is passed over on both sides, since clients drop or rewrite it. Leading reasoning in
-    ``sent`` that nothing follows in kind is dropped with the echo only if an echo follows it.
-
-    Args:
-        before: the fold of everything up to ``said``.
+    Reasoning is passed over on both sides, since clients drop or rewrite it; in ``sent`` it goes with
+    the echo only if an echo follows it.
     """
-    mine = theirs = before
+    mine = theirs = Fold()
     expected = [item for item in said if item.type != "reasoning"]
     n_matched = n_dropped = 0
     for n, item in enumerate(sent):

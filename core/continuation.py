@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from .canonical import Item
 from .context import Context
-from .errors import ToolOutputMismatch
+from .errors import SHOWN, ToolOutputMismatch
 
 MAX_OPEN_CALLS = 1024
 """Calls of one request that may wait for an output at once. Ours: models make some ten, and each new one copies the map
@@ -31,7 +31,7 @@ def continued(parent: Context, new: Sequence[Item], *, fill: bool, lenient: bool
         elif item.closes_call:
             if item.call_id not in waiting:
                 raise ToolOutputMismatch(
-                    f"No tool call found for {item.type.replace('_', ' ')} with call_id '{item.call_id}'.",
+                    f"No tool call found for {item.type.replace('_', ' ')} with call_id '{str(item.call_id)[:SHOWN]}'.",
                     param="input",
                 )
             del waiting[item.call_id]
@@ -40,7 +40,7 @@ def continued(parent: Context, new: Sequence[Item], *, fill: bool, lenient: bool
     if fill:
         return parent.extend(_filled(parent, new, set(waiting)))
     raise ToolOutputMismatch(
-        f"No tool output found for call_id '{next(iter(waiting))}'; send one for every call.", param="input"
+        f"No tool output found for call_id '{next(iter(waiting))[:SHOWN]}'; send one for every call.", param="input"
     )
 
 

@@ -4,6 +4,9 @@ from typing import ClassVar
 
 from attrs import define
 
+SHOWN = 128
+"""Characters of a client's own value that an error repeats: enough to show which it was."""
+
 
 @define(eq=False)
 class ProtocolError(Exception):

@@ -144,11 +144,11 @@ def _item(value: Any, _: Any) -> Item:
         kind = "message" if "role" in value else "item_reference" if "id" in value else "message"
     model = KNOWN.get(expect(kind, str))
     if model is not None:
-        converter.structure(value, model)
+        converter.structure({**value, "type": kind}, model)
     elif ":" not in kind:  # a vendor's own item has a prefix (Open Responses): kept, and passed over
         raise UnsupportedField(f"Items of type '{kind[:64]}' are not supported by this server.", param="type")
-    if "type" not in value:
-        value = {"type": kind, **value}
+    if value.get("type") is None:
+        value = {**value, "type": kind}
     try:
         return Item.of(value)
     except orjson.JSONEncodeError as exc:

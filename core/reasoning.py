@@ -15,9 +15,9 @@ from .canonical import Item
 PREFIX = "turntape-reasoning-1."
 
 
-def seal(summary: list[dict[str, Any]], content: list[dict[str, Any]]) -> str:
-    """The text for a reasoning item with these parts."""
-    plain = orjson.dumps({"summary": summary, "content": content})
+def seal(content: list[dict[str, Any]]) -> str:
+    """The text for a reasoning item with these parts of raw reasoning; its summary travels beside it anyway."""
+    plain = orjson.dumps({"content": content})
     return PREFIX + base64.urlsafe_b64encode(plain).decode()
 
 

@@ -78,6 +78,7 @@ class OpenResponse:
         saved: nearest stored ancestor: id and context.
         n_items_asked: items of the conversation when the response was created.
         said: finished items of the running sample.
+        n_tokens_seen: tokens of the conversation up to the end of the last sample.
         announced: ``response.created`` has been sent.
         ending: the Response object of the terminal event, while that waits for the store.
     """
@@ -93,6 +94,7 @@ class OpenResponse:
     ids: Callable[[str], str]
     echo: dict[str, Any]
     n_items_asked: int = 0
+    n_tokens_seen: int = 0
     announced: bool = False
     said: list[Item] = field(factory=list)
     output: list[bytes] = field(factory=list)
@@ -209,6 +211,7 @@ class OpenResponse:
                 case Finish(reason):
                     self._end_item("completed" if reason == "stop" else "incomplete", out)
                     self.context = self.asked.extend(self.said) if self.said else self.asked
+                    self.n_tokens_seen = self.context.n_tokens
                     return increment
         return None
 
@@ -343,7 +346,7 @@ class OpenResponse:
         if item["type"] == "reasoning":
             item["summary"] = self._summaries
             if self.request.includes(ENCRYPTED):
-                item["encrypted_content"] = reasoning.seal(item["summary"], item["content"])
+                item["encrypted_content"] = reasoning.seal(item["content"])
         item["status"] = status
         finished = Item(item, orjson.dumps(item))
         out.append(
@@ -364,7 +367,7 @@ class OpenResponse:
             reported = Usage(
                 input_tokens=n_input,
                 output_tokens=estimate_tokens(self._n_said_bytes),
-                cached_tokens=min(self.cached, n_input),
+                cached_tokens=self.cached,
                 reasoning_tokens=estimate_tokens(self._n_reasoned_bytes),
             )
         return {

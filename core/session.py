@@ -11,6 +11,7 @@ from .canonical import Item, without_echo
 from .context import Context
 from .continuation import continued
 from .errors import (
+    SHOWN,
     BackendRefused,
     ConnectionLimitReached,
     InvalidField,
@@ -55,6 +56,7 @@ from .wire import (
     Added,
     ResponseAppend,
     ResponseCreate,
+    check_choice,
     echo,
     read,
     read_event_type,
@@ -198,19 +200,19 @@ class Session:
             named = request.response_id or request.previous_response_id
             target = parked.id if parked is not None else last.response_id if last is not None else None
             if target is None or (named is not None and named != target):
-                shown = "is open" if named is None else f"with id '{named}' is open"
+                shown = "is open" if named is None else f"with id '{named[:SHOWN]}' is open"
                 raise ResponseNotFound(f"No response {shown} to append to; send response.create first.", param="type")
             if parked is not None:
-                asked, said = parked.asked, parked.said
+                said = parked.said
             else:
                 assert last is not None and last.request is not None
-                asked, said = last.asked, list(last.said)
-            new = tuple(without_echo(asked.fold, said, request.input.items))
+                said = list(last.said)
+            new = tuple(without_echo(said, request.input.items))
             if parked is not None:
                 return self._resolve(lane, evolve(request, input=Added(new)))
             assert last is not None and last.request is not None
             create = evolve(last.request, input=Added(new), previous_response_id=last.response_id)
-            return self._resolve(lane, evolve(create, generate=None))
+            return self._resolve(lane, evolve(create, generate=None, prompt_cache_options=None))
         except ProtocolError as exc:
             if parked is not None:
                 return self._fail(lane, exc.code, exc.message)  # the open response is the request that failed
@@ -244,16 +246,17 @@ class Session:
             context = continued(response.context, items, fill=False, lenient=True)
             if context.fold.open_calls:
                 self.lanes.move(lane, Input.HOLD)
-                response.resume(context, response.context.n_tokens)  # half of the answer: the rest is to come
+                response.resume(context, response.n_tokens_seen)  # half of the answer: the rest is to come
                 return []
             self.lanes.move(lane, Input.APPEND)
-            return [self._sample(lane, context, response.context.n_tokens)]
+            return [self._sample(lane, context, response.n_tokens_seen)]
         context = continued(
             parent.context,
             items,
             fill=self._opened.limits.fill_missing_outputs,
             lenient=not request.generates,
         )
+        check_choice(request, context.tools)
         model = request.model or self._opened.default_model
         try:
             response = OpenResponse(
@@ -344,13 +347,13 @@ class Session:
             referenced = dict(loading.known)
             for item_id, encoded in zip(loading.item_ids, event.referenced, strict=True):
                 if encoded is None:
-                    raise ItemNotFound(f"Item with id '{item_id}' not found.", param="input")
+                    raise ItemNotFound(f"Item with id '{item_id[:SHOWN]}' not found.", param="input")
                 referenced[item_id] = Item.decode(encoded)
             parent = loading.parent
             if parent is None:
                 if event.items is None:
                     raise PreviousResponseNotFound(
-                        f"Previous response with id '{parent_id}' not found.", param="previous_response_id"
+                        f"Previous response with id '{str(parent_id)[:SHOWN]}' not found.", param="previous_response_id"
                     )
                 context = Context().extend(map(Item.decode, event.items))
                 parent = Kept(parent_id or "", context, context, (parent_id or "", context), None, 0)
@@ -484,7 +487,7 @@ class Session:
         if self._now >= self._leave_by:
             effects += [CancelSample(sample_id) for sample_id in self._sampling]
             return effects + self._close(1001, "going away")
-        if self._leaving is None and self._now >= limits.max_age_s:
+        if self._leaving is None and self._opened.transport == "websocket" and self._now >= limits.max_age_s:
             minutes = limits.max_age_s / 60
             reached = ConnectionLimitReached(
                 f"Responses websocket connection limit reached ({minutes:g} minutes). "

@@ -110,7 +110,7 @@ def _definition(value: Any, _: Any) -> ToolDefinition:
         return InertTool(kind, value)
     if kind in HOSTED:
         raise UnsupportedField(
-            f"Tools of type '{kind}' are run by the API's own servers and not by this one. "
+            f"Tools of type '{kind[:64]}' are run by the API's own servers and not by this one. "
             "Offer a function or custom tool instead.",
             param="type",
         )
@@ -159,7 +159,7 @@ def _choice(value: Any, _: Any) -> ToolChoice:
         )
         return ToolChoice(mode, names, value)
     if kind.startswith(INERT_PREFIXES) or kind in HOSTED:
-        raise UnsupportedField(f"This server does not run the hosted tool '{kind}', so it cannot be chosen.")
+        raise UnsupportedField(f"This server does not run the hosted tool '{kind[:64]}', so it cannot be chosen.")
     raise Mismatch(f"unknown tool_choice type {kind[:64]!r}")
 
 

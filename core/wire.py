@@ -10,6 +10,7 @@ from attrs import field, frozen
 from . import items as _items  # registers the item models with the converter
 from .canonical import Item
 from .errors import (
+    SHOWN,
     InvalidField,
     InvalidJson,
     InvalidStreamId,
@@ -237,7 +238,6 @@ def structure_create(raw: dict[str, Any], *, over_http: bool = False, default_mo
             "Conversations are not supported; continue with 'previous_response_id' instead.", param="conversation"
         )
     _check_ranges(request)
-    _check_choice(request)
     return request
 
 
@@ -281,14 +281,19 @@ def _check_ranges(request: ResponseCreate) -> None:
             )
 
 
-def _check_choice(request: ResponseCreate) -> None:
-    """A named tool must exist. Tools that the conversation brought are not known here, so no tools at all is let pass."""
-    choice, names = request.choice, {tool.name for tool in request.callable_tools}
-    missing = [name for name in choice.only or () if name not in names]
-    if missing and names:
-        raise InvalidField(
-            f"Tool choice '{missing[0]}' not found in 'tools'; offer it there or choose another.", param="tool_choice"
-        )
+def check_choice(request: ResponseCreate, brought: tuple[Tool, ...]) -> None:
+    """Raises ``InvalidField`` if a tool is chosen that nobody offers.
+
+    Args:
+        brought: tools that the conversation brought.
+    """
+    names = {tool.name for tool in (*request.callable_tools, *brought)}
+    for name in request.choice.only or ():
+        if name not in names:
+            raise InvalidField(
+                f"Tool choice '{name[:SHOWN]}' not found in 'tools'; offer it there or choose another.",
+                param="tool_choice",
+            )
 
 
 def structure_append(raw: dict[str, Any]) -> ResponseAppend:

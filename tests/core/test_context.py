@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 from hypothesis import given
 from peer import output, user
 
-from turntape.core.canonical import Fold, Item, without_echo
+from turntape.core.canonical import Item, without_echo
 from turntape.core.context import Context, estimate_tokens
 
 CALL = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
@@ -48,11 +48,11 @@ def test_an_echo_is_dropped_up_to_the_first_difference():
     other = {**CALL, "call_id": "b", "name": "g"}
     said = [Item.of(item) for item in ({"type": "reasoning", "summary": []}, CALL, other)]
     echoed = [Item.of(item) for item in (CALL, other, output("a"), output("b"))]
-    assert list(without_echo(Fold(), said, echoed)) == echoed[2:]
-    assert list(without_echo(Fold(), said, echoed[1:])) == echoed[1:]  # another call stands there: no echo
-    assert list(without_echo(Fold(), said, echoed[2:])) == echoed[2:]
+    assert list(without_echo(said, echoed)) == echoed[2:]
+    assert list(without_echo(said, echoed[1:])) == echoed[1:]  # another call stands there: no echo
+    assert list(without_echo(said, echoed[2:])) == echoed[2:]
     fresh = [Item.of({"type": "reasoning", "summary": []}), Item.of(user("x"))]
-    assert list(without_echo(Fold(), said, fresh)) == fresh
+    assert list(without_echo(said, fresh)) == fresh
 
 
 @given(

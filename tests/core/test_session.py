@@ -386,3 +386,70 @@ def test_events_name_nothing_that_was_not_asked_for():
     [load] = peer.asked
     assert load == evolve(load, response_id="resp_x", item_ids=())
     assert the_code(peer.feed(Loaded(None, None)))[0] == "previous_response_not_found"
+
+
+# --- what was once wrong ------------------------------------------------------------------------------------------
+
+
+def test_a_post_of_more_than_an_hour_is_not_told_that_its_connection_is_old():
+    peer = Peer(transport="sse", answer=None)
+    peer.create(type=..., now=0.0)
+    peer.started()
+    assert types(peer.feed(Tick(), now=3600.0)) == ["in_progress"]
+
+
+def test_half_an_answer_is_not_counted_as_cached():
+    peer = Peer(answer=call("f", "g"), dialect="append")
+    peer.create()
+    peer.append(output("call_g_1", "x" * 4000))
+    usage = peer.append(output("call_f_0"))[-1]["response"]["usage"]
+    assert 0 < usage["input_tokens_details"]["cached_tokens"] < 1000
+
+
+@pytest.mark.parametrize("warm", [{"generate": False}, {"prompt_cache_options": {"prewarm": True}}])
+def test_an_append_after_any_warm_up_asks_the_model(warm):
+    peer = Peer(dialect="legacy")
+    peer.create([user("be kind")], **warm)
+    assert types(peer.append(user("go")))[-1] == "completed" and len(peer.starts) == 1
+
+
+def test_a_null_type_is_an_absent_one():
+    peer = Peer()
+    item = peer.create("go")[-2]["item"]
+    peer.create([{"id": item["id"], "type": None}])
+    assert peer.prompt() == [item]
+    peer.create([{"type": None, "role": "user", "content": "x"}])
+    assert peer.prompt()[0]["type"] == "message"
+
+
+LONG = "x" * 100_000
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"previous_response_id": LONG},
+        {"input": [{"type": "item_reference", "id": LONG}]},
+        {"input": [output(LONG)]},
+        {"input": [{"type": "function_call", "call_id": LONG, "name": "f", "arguments": ""}]},
+        {"tools": [{"type": "function", "name": "f"}], "tool_choice": {"type": "function", "name": LONG}},
+        {"tool_choice": {"type": "web_search" + LONG}},
+        {"tools": [{"type": LONG}]},
+        {"input": [{"type": LONG}]},
+        {"input": [{"role": LONG, "content": "x"}]},
+        {"type": LONG},
+        {"type": "response.append", "response_id": LONG, "input": [user("x")]},
+    ],
+)
+def test_an_error_repeats_no_more_of_a_value_than_shows_which_it_was(fields):
+    [event] = Peer().create(**fields)
+    assert event["type"] == "error" and len(str(event)) < 1000
+
+
+def test_a_tool_that_the_conversation_brought_can_be_chosen():
+    brought = {"type": "additional_tools", "role": "developer", "tools": [{"type": "function", "name": "g"}]}
+    own = [{"type": "function", "name": "f"}]
+    choice = {"type": "function", "name": "g"}
+    assert types(Peer().create([brought, user("x")], tools=own, tool_choice=choice))[-1] == "completed"
+    assert the_code(Peer().create([user("x")], tools=own, tool_choice=choice)) == ("invalid_value", 400)
+    assert the_code(Peer().create([user("x")], tool_choice=choice)) == ("invalid_value", 400)
