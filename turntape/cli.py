@@ -29,7 +29,7 @@ over the file.
 
 \b
 Exit codes: 0 good; 1 the answer is no (a divergence, a miss, an unused take
-under --strict); 2 used wrongly; 3 the environment failed (a port in use, a
+under --strict, an agent that never connected); 2 used wrongly; 3 the environment failed (a port in use, a
 store that cannot be opened, a program that is not there).
 """
 
