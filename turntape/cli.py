@@ -29,8 +29,9 @@ over the file.
 
 \b
 Exit codes: 0 good; 1 the answer is no (a divergence, a miss, an unused take
-under --strict, an agent that never connected); 2 used wrongly; 3 the environment failed (a port in use, a
-store that cannot be opened, a program that is not there).
+under --strict, an agent that never connected); 2 used wrongly; 3 the
+environment failed (a port in use, a store that cannot be opened, a program
+that is not there).
 """
 
 FIXTURES = click.argument("fixtures", metavar="FIXTURE...", nargs=-1, required=True, type=EXISTING_FILE)
