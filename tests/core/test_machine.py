@@ -192,8 +192,8 @@ class SessionMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.parked())
     @rule(
-        which=st.sampled_from(["all", "first", "first", "orphan"]),
-        more=st.sampled_from(["nothing", "nothing", "text", "stored", "unknown"]),
+        which=st.sampled_from(["all", "all", "first", "first", "orphan"]),
+        more=st.sampled_from(["nothing", "nothing", "text", "stored", "stored", "unknown"]),
     )
     def append_to_parked(self, which: str, more: str) -> None:
         items = [*self.outputs(None, which), *self.extra(more)]
