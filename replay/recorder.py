@@ -195,7 +195,7 @@ class Recorder:
                 orjson.dumps(texts)
             except orjson.JSONEncodeError:
                 return None  # a lone surrogate
-        return {"s": self._number, "t": now, key: texts} if sum(map(len, texts)) < BLOB_BYTES // 4 else None
+        return {"s": self._number, "t": now, key: texts} if max(map(len, texts)) < BLOB_BYTES // 4 else None
 
     def _index(self, event: Event, effects: list[Effect], at: int) -> None:
         """Write a ``turn`` line when a sample has ended: its conversation's key, and where its steps are."""
