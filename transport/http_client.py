@@ -1,4 +1,4 @@
-"""An HTTP/1.1 client for streamed answers: one POST at a time per connection, connections kept warm in a LIFO pool.
+"""An HTTP/1.1 client for streamed answers: one request at a time per connection, connections kept warm in a LIFO pool.
 
 h11 reads and writes the heads; bodies go through ``sse.py``, which costs a third of it per event.
 Nothing is taken from the environment: no proxy, no netrc. No compression is asked for, and a
@@ -6,7 +6,7 @@ redirect is an error, because a request that carries a key goes where its owner 
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
 import h11
@@ -113,7 +113,7 @@ async def _receive(stream: trio.abc.Stream) -> bytes:
 
 @define(eq=False)
 class HttpClient:
-    """POSTs to any origin, and keeps connections whose answer was read to its end.
+    """Asks any origin, and keeps connections whose answer was read to its end.
 
     Args:
         head_timeout_s: from the first byte sent to the whole response head. Generous: some servers prefill first.
@@ -124,10 +124,9 @@ class HttpClient:
     head_timeout_s: float = 600.0
     silence_s: float = 600.0
 
-    @asynccontextmanager
-    async def post(
+    def post(
         self, target: Target, headers: Sequence[tuple[str, str]], body: Sequence[bytes]
-    ) -> AsyncIterator[Response]:
+    ) -> AbstractAsyncContextManager[Response]:
         """The response to a POST, once its head has come. Leaving keeps the connection or closes it at once.
 
         Args:
@@ -136,7 +135,15 @@ class HttpClient:
         Raises:
             HttpError: no connection, no head in time, a redirect, or nonsense.
         """
-        head = _request_head(target, headers, sum(map(len, body)))
+        length = ("Content-Length", str(sum(map(len, body))))
+        return self._ask(target, _request_head("POST", target, (length, *headers)), body)
+
+    def get(self, target: Target, headers: Sequence[tuple[str, str]]) -> AbstractAsyncContextManager[Response]:
+        """The same for a GET."""
+        return self._ask(target, _request_head("GET", target, headers), ())
+
+    @asynccontextmanager
+    async def _ask(self, target: Target, head: bytes, body: Sequence[bytes]) -> AsyncIterator[Response]:
         stream = await self.connections.pop(target)
         try:
             response = None
@@ -216,10 +223,10 @@ class HttpClient:
         return Response(status, headers, stream, framing, keep_alive, received, self.silence_s)
 
 
-def _request_head(target: Target, headers: Sequence[tuple[str, str]], n_bytes: int) -> bytes:
+def _request_head(method: str, target: Target, headers: Sequence[tuple[str, str]]) -> bytes:
     """h11 refuses a header value with a line break, so a key cannot smuggle one in."""
-    common = [("Host", target.where), ("Content-Length", str(n_bytes)), ("Accept-Encoding", "identity")]
-    request = h11.Request(method="POST", target=target.path, headers=[*common, *headers])
+    common = [("Host", target.where), ("Accept-Encoding", "identity")]
+    request = h11.Request(method=method, target=target.path, headers=[*common, *headers])
     head = h11.Connection(h11.CLIENT).send(request)
     assert head is not None
     return head

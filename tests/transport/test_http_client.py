@@ -326,3 +326,28 @@ def test_only_host_and_port_of_a_url_are_shown() -> None:
     assert target.path == "/v1?key=hunter2"
     assert "hunter2" not in repr(target)
     assert Target.parse("https://h/v1").where == "h"
+
+
+async def test_a_get_asks_without_a_body() -> None:
+    """The route and our headers, no body and no length of one; the answer is read like any other."""
+    heard = b""
+
+    async def connect(host: str, port: int) -> trio.abc.Stream:
+        ours, theirs = trio.testing.memory_stream_pair()
+        nursery.start_soon(answer, theirs)
+        return ours
+
+    async def answer(stream: trio.abc.Stream) -> None:
+        nonlocal heard
+        while not heard.endswith(b"\r\n\r\n"):
+            heard += await stream.receive_some(65536)
+        await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+    async with trio.open_nursery() as nursery:
+        client = HttpClient(Connections(connect=connect))
+        async with client.get(Target.parse("http://model.test/v1/models"), [("X-Mine", "1")]) as response:
+            assert (response.status, await response.body(10)) == (200, b"{}")
+        await client.aclose()
+    assert heard.startswith(b"GET /v1/models HTTP/1.1\r\n")
+    assert b"X-Mine: 1\r\n" in heard
+    assert b"length" not in heard.lower()
