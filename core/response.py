@@ -16,6 +16,7 @@ from .canonical import Item
 from .context import Context, estimate_tokens
 from .seam import (
     Arguments,
+    Encrypted,
     Finish,
     Increment,
     Message,
@@ -208,6 +209,8 @@ class OpenResponse:
                     self._say("message", "refusal", text, out)
                 case Message(phase):
                     self._begin_message(phase, out)
+                case Encrypted(content):
+                    self._encrypted(content, out)
                 case Finish(reason):
                     self._end_item("completed" if reason == "stop" else "incomplete", out)
                     self.context = self.asked.extend(self.said) if self.said else self.asked
@@ -306,6 +309,13 @@ class OpenResponse:
             part = self._part = self._new_part("reasoning_summary_text", where, index=number)
         self._delta(part, text, out)
 
+    def _encrypted(self, content: str, out: list[bytes]) -> None:
+        if self._item is None or self._item["type"] != "reasoning":
+            self._begin_reasoning(out)
+        assert self._item is not None
+        self._item["encrypted_content"] = without_surrogates(content)
+        self._end_item("completed", out)
+
     def _end_part(self, status: str, out: list[bytes]) -> None:
         """Close the open part: its ``.done`` event, and its part event for those that are parts."""
         part, item = self._part, self._item
@@ -345,7 +355,7 @@ class OpenResponse:
         self._item = None
         if item["type"] == "reasoning":
             item["summary"] = self._summaries
-            if self.request.includes(ENCRYPTED):
+            if self.request.includes(ENCRYPTED) and "encrypted_content" not in item:
                 item["encrypted_content"] = reasoning.seal(item["content"])
         item["status"] = status
         finished = Item(item, orjson.dumps(item))

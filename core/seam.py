@@ -50,6 +50,16 @@ class Summary:
 
 
 @frozen
+class Encrypted:
+    """The open reasoning item as the backend wants it back, in a form that only the backend reads; ends the item.
+
+    Begins an item of its own if no reasoning item is open.
+    """
+
+    content: str
+
+
+@frozen
 class ToolCall:
     """A call begins. ``call_id`` belongs to the take: a stub hands out the recorded one.
 
@@ -100,7 +110,7 @@ class Finish:
     usage: Usage | None = None
 
 
-Increment = Message | Text | Refusal | Reasoning | Summary | ToolCall | Arguments | Finish
+Increment = Message | Text | Refusal | Reasoning | Summary | Encrypted | ToolCall | Arguments | Finish
 
 
 # --- events: from the client, the backend, the store, or the server itself ----------------------------

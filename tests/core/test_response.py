@@ -12,6 +12,7 @@ from turntape.core.canonical import Item
 from turntape.core.reasoning import reasoning_text
 from turntape.core.seam import (
     Arguments,
+    Encrypted,
     Finish,
     Message,
     Reasoning,
@@ -100,6 +101,16 @@ def test_encrypted_content_is_made_only_when_asked_for_and_carries_the_reasoning
     assert reasoning_text(Item.of({**replayed, "encrypted_content": done["encrypted_content"][:-9] + "!"})) == ""
     assert reasoning_text(Item.of({**replayed, "encrypted_content": None})) == ""
     assert reasoning_text(Item.of({**replayed, "content": [{"type": "reasoning_text", "text": "clear"}]})) == "clear"
+
+
+@pytest.mark.parametrize("include", [[], ["reasoning.encrypted_content"]])
+def test_what_a_backend_encrypted_goes_through_unchanged(include):
+    """A backend's own encrypted reasoning belongs to its item, ends it, and is not replaced by ours."""
+    events = told(Summary("s"), Encrypted("gAAA-1"), Encrypted("gAAA-2"), Reasoning("r"), Text("t"), include=include)
+    done = [event["item"] for event in events if event["type"].endswith("item.done") and "summary" in event["item"]]
+    assert [item.get("encrypted_content", "")[:8] for item in done] == ["gAAA-1", "gAAA-2", "turntape" * bool(include)]
+    assert [len(item["summary"]) for item in done] == [1, 0, 0]
+    assert {item["status"] for item in done} == {"completed"}
 
 
 @pytest.mark.parametrize("plain", [b"[]", b"5", b'{"content":5}', b'{"content":[5,{"text":5},{}]}', b"\xff", b"{}"])
@@ -247,6 +258,7 @@ INCREMENTS = st.lists(
         st.builds(Reasoning, st.text(st.characters(), max_size=5)),
         st.builds(Summary, st.text(max_size=5), st.integers(0, 2)),
         st.builds(Message, st.sampled_from([None, "commentary"])),
+        st.builds(Encrypted, st.text(max_size=5)),
         st.builds(ToolCall, st.uuids().map(str), st.just("f"), st.none(), st.booleans()),
     ),
     max_size=12,
