@@ -27,8 +27,8 @@ from turntape.core.seam import (
 from turntape.core.wire import structure_create
 from turntape.transport.backends.base import BackendError, Batch
 from turntape.transport.backends.chat import ChatBackend
-from turntape.transport.backends.chat_dialect import DEFAULT, Dialect
-from turntape.transport.backends.chat_stream import read_usage
+from turntape.transport.backends.chat_dialect import Dialect
+from turntape.transport.backends.chat_usage import read_usage
 from turntape.transport.http_client import HttpClient
 from turntape.transport.http_connections import Connections
 
@@ -42,7 +42,7 @@ TOOLS = [LOOKUP, ADD, PATCH, AGENTS]
 
 @asynccontextmanager
 async def serving(
-    script: chat_server.Script = lab, *, dialect: Dialect = DEFAULT
+    script: chat_server.Script = lab, *, dialect: Dialect | None = None
 ) -> AsyncIterator[tuple[ChatServer, ChatBackend]]:
     """A server and a backend that reaches it over memory streams."""
     async with trio.open_nursery() as nursery:
@@ -77,7 +77,7 @@ async def failure(script: chat_server.Script) -> BackendError:
         return caught.value
 
 
-async def sent(dialect: Dialect = DEFAULT, **fields: Any) -> dict[str, Any]:
+async def sent(dialect: Dialect | None = None, **fields: Any) -> dict[str, Any]:
     """The body of the request that such a create leads to."""
     async with serving(dialect=dialect) as (server, backend):
         await batches(backend, start(**fields))
@@ -129,7 +129,7 @@ async def test_settings_have_the_servers_names() -> None:
 
 async def test_a_dialect_is_data() -> None:
     """What a server calls things, and what it must not be sent, comes from its row."""
-    row = Dialect(max_field="max_completion_tokens", effort_field=None, ask_usage=False, cache_field="prompt_cache_key")
+    row = Dialect(max_field="max_completion_tokens", effort_field="", ask_usage=False, cache_field="prompt_cache_key")
     body = await sent(row, max_output_tokens=7, reasoning={"effort": "low"}, prompt_cache_key="k")
     assert body["max_completion_tokens"] == 7
     assert body["prompt_cache_key"] == "k"
@@ -197,7 +197,7 @@ async def test_a_tool_conversation() -> None:
         assert "".join(i.text for i in said[0] if isinstance(i, Reasoning)) == "The user wants the lab steps."
         assert "".join(i.text for i in said[2] if isinstance(i, Text)) == "LAB-DONE after 3 tool outputs."
         assert set(server.on_connection) == {1}
-        assert backend.renderer.n_rendered == 7
+        assert [way.renderer.n_rendered for way in backend._ways.values()] == [7]
 
 
 async def test_a_learnt_reasoning_name_is_used_in_the_next_turn() -> None:

@@ -124,7 +124,7 @@ def test_a_tool_that_is_defined_again_is_offered_once() -> None:
         ({"type": "function", "name": "g"}, DEFAULT, "required", 1),
         (
             {"type": "custom", "name": "p"},
-            Dialect(named_choice=True),
+            Dialect(tool_choices=("none", "required", "named")),
             {"type": "function", "function": {"name": "p"}},
             3,
         ),

@@ -1,5 +1,6 @@
 """Items as chat messages: what goes where, what is refused, and that nothing is rendered twice."""
 
+import re
 from typing import Any
 
 import orjson
@@ -11,6 +12,7 @@ from turntape.core.tools import Tool
 from turntape.core.wire import structure_create
 from turntape.transport.backends.base import BackendError
 from turntape.transport.backends.chat_dialect import DEFAULT, Dialect
+from turntape.transport.backends.dialects import dialect_for
 from turntape.transport.backends.messages import Renderer
 
 PIXEL = "data:image/png;base64,AAAA"
@@ -88,15 +90,14 @@ def test_roles_and_text() -> None:
         {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
         {"role": "user", "content": []},
     ) == [
-        {"role": "system", "content": "a\nb"},
-        {"role": "system", "content": "s"},
+        {"role": "system", "content": "a\nb\n\ns"},
         as_user("u"),
         {"role": "assistant", "content": "no"},
         as_user(""),
     ]
-    assert messages({"role": "developer", "content": "d"}, dialect=Dialect(developer_role="developer")) == [
-        {"role": "developer", "content": "d"}
-    ]
+    assert messages(
+        {"role": "developer", "content": "d"}, dialect=Dialect(developer_role="developer", system_messages="many")
+    ) == [{"role": "developer", "content": "d"}]
 
 
 def test_images() -> None:
@@ -136,7 +137,7 @@ def test_outputs_stand_right_after_their_calls() -> None:
         {"role": "assistant", "content": "t", "tool_calls": [as_call("1"), as_call("2")]},
         as_tool("1"),
         as_tool("2"),
-        {"role": "system", "content": "note"},
+        as_user("note"),
         as_user("u"),
         {"role": "assistant", "content": "end"},
     ]
@@ -199,6 +200,57 @@ def test_content_that_no_message_can_hold_is_refused(item: dict[str, Any], messa
         assert (caught.value.status, caught.value.code, caught.value.param) == (400, "invalid_prompt", "input")
 
 
+def test_system_messages() -> None:
+    """Those in front are one with the instructions; a later one is a user's message where templates refuse it."""
+    note = {"role": "developer", "content": "note"}
+    items = ({"role": "system", "content": "s"}, note, user("u"), note)
+    assert messages(*items) == [{"role": "system", "content": "s\n\nnote"}, as_user("u"), as_user("note")]
+    assert messages(*items, dialect=Dialect(system_messages="many")) == [
+        {"role": "system", "content": "s"},
+        {"role": "system", "content": "note"},
+        as_user("u"),
+        {"role": "system", "content": "note"},
+    ]
+    rendered = Renderer(DEFAULT).render(context(list(items)), ()).messages(["Be brief."], ["Answer in JSON."])
+    assert orjson.loads(b"[" + rendered + b"]")[0]["content"] == "Be brief.\n\ns\n\nnote\n\nAnswer in JSON."
+
+
+MISTRAL = dialect_for("mistral", "m")
+
+
+def test_a_user_after_a_tool_is_bridged_where_it_is_refused() -> None:
+    """The assistant says a word between a tool's output and a user, in the tail too that waits for other outputs."""
+    bridge = {"role": "assistant", "content": MISTRAL.bridge}
+    sent = messages(call("abcdefghi"), output("abcdefghi"), user("u"), user("v"), dialect=MISTRAL)
+    assert sent[2:] == [bridge, as_user("u"), as_user("v")]
+    waiting = messages(
+        call("abcdefghi"), call("123456789"), output("abcdefghi"), user("u"), output("123456789"), dialect=MISTRAL
+    )
+    assert [m["role"] for m in waiting] == ["assistant", "tool", "tool", "assistant", "user"]
+
+
+def test_ids_that_a_server_refuses_are_replaced_alike() -> None:
+    """A call and its output agree on an id of the server's form, the same each time; its own ids stay."""
+    assistant, first, second = messages(
+        call("call_1"), call("abcDEF123"), output("call_1"), output("abcDEF123"), dialect=MISTRAL
+    )
+    ids = [each["id"] for each in assistant["tool_calls"]]
+    assert ids == [first["tool_call_id"], second["tool_call_id"]]
+    assert re.fullmatch("[A-Za-z0-9]{9}", ids[0]) and ids[1] == "abcDEF123"
+    assert "content" not in assistant
+
+
+def test_an_image_by_address_is_refused_where_the_server_cannot_fetch_it() -> None:
+    """Ollama takes data URLs only; the client hears it before anything is sent."""
+    image = {"type": "input_image", "image_url": "https://h/x.png"}
+    with pytest.raises(BackendError, match="as a data URL"):
+        messages({"role": "user", "content": [image]}, dialect=dialect_for("ollama", "m"))
+    [message] = messages(
+        {"role": "user", "content": [{**image, "image_url": PIXEL}]}, dialect=dialect_for("ollama", "m")
+    )
+    assert message["content"][0]["image_url"]["url"] == PIXEL
+
+
 # --- reasoning -------------------------------------------------------------------------------------------
 
 
@@ -211,8 +263,10 @@ LOOP = (user("u"), thought("why"), call("1"), output("1"), thought("so"), said("
         (DEFAULT, "", [None, None]),
         (DEFAULT, "reasoning", [("reasoning", "why"), None]),
         (Dialect(reasoning_in="reasoning_content"), "reasoning", [("reasoning_content", "why"), None]),
-        (Dialect(reasoning_in=None), "reasoning", [None, None]),
+        (Dialect(reasoning_in="none"), "reasoning", [None, None]),
         (Dialect(reasoning_in="rc", reasoning_scope="always"), "", [("rc", "why"), ("rc", "so")]),
+        (dialect_for("deepseek", "m"), "", [("reasoning_content", "why"), ("reasoning_content", "so")]),
+        (dialect_for("openai", "m"), "reasoning", [None, None]),
     ],
 )
 def test_reasoning_goes_back(dialect: Dialect, learnt: str, expected: list[tuple[str, str] | None]) -> None:
@@ -221,6 +275,13 @@ def test_reasoning_goes_back(dialect: Dialect, learnt: str, expected: list[tuple
     for message, field in zip(assistants, expected, strict=True):
         extra = {k: v for k, v in message.items() if k not in ("role", "content", "tool_calls")}
         assert extra == (dict([field]) if field else {})
+
+
+def test_reasoning_as_a_part_of_the_content() -> None:
+    """Mistral reads its thinking where it wrote it."""
+    [assistant, _] = messages(thought("why"), said("t"), call("abcdefghi"), output("abcdefghi"), dialect=MISTRAL)
+    thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "why"}]}
+    assert assistant["content"] == [thinking, {"type": "text", "text": "t"}]
 
 
 # --- names and chains ------------------------------------------------------------------------------------

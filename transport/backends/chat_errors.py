@@ -1,7 +1,7 @@
 """What went wrong at a chat-completions server, in canonical codes: its message decides before its status does."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
@@ -9,6 +9,7 @@ from attrs import field, frozen
 
 from ..http_connections import HttpError
 from .base import BackendError
+from .chat_dialect import ErrorRule
 
 MAX_MESSAGE = 500
 """Characters of a server's own message that are passed on; ours."""
@@ -43,14 +44,57 @@ _BUSY = re.compile(r"(?i)slow_down|server_is_overloaded|overloaded|queue is full
 _BAD_CALL = re.compile(r"(?i)tool_use_failed|error parsing tool call")
 
 
+_MEANINGS: Mapping[str, tuple[str, int, str, str | None]] = {
+    "insufficient_quota": ("insufficient_quota", 402, "Its account has no credit left.", None),
+    "invalid_max_tokens": ("invalid_prompt", 400, "Ask for fewer output tokens.", "max_output_tokens"),
+    "context_length_exceeded": (
+        "context_length_exceeded",
+        400,
+        "The conversation is too long for the model.",
+        "input",
+    ),
+    "invalid_api_key": ("invalid_api_key", 401, "Check the key that the server was given for it.", None),
+    "model_not_found": ("model_not_found", 404, "Ask for a model that it serves.", "model"),
+    "rate_limit_exceeded": ("rate_limit_exceeded", 429, "Come back later.", None),
+    "server_is_overloaded": ("server_is_overloaded", 503, "Come back later.", None),
+    "unknown_path": ("server_error", 502, "Check its URL: it usually ends in /v1.", None),
+    "timeout": ("server_error", 504, "Try again.", None),
+    "malformed_call": ("server_error", 502, "The model wrote a tool call that cannot be read; try again.", None),
+    "server_error": ("server_error", 502, "Try again.", None),
+}
+"""What each kind of failure becomes: code, status, cure, and the field of the request at fault."""
+
+
+class Refused(BackendError):
+    """A status other than 200.
+
+    Attributes:
+        malformed_call: the model's own call was at fault; another try may go well.
+        unknown_field: the field of the request that the server does not know, if it is one of those asked about.
+    """
+
+    malformed_call: bool = False
+    unknown_field: str | None = None
+
+
 @frozen
 class _Said:
-    """What a server's error says, from whichever envelope."""
+    """What a server's error says, from whichever envelope.
+
+    Attributes:
+        raw: what a server behind the server said (OpenRouter); for classification alone, never passed on.
+        number: a code or status that is a number.
+    """
 
     message: str = ""
     code: str = ""
     param: str | None = None
-    number: int | None = None  # a code or status that is a number
+    number: int | None = None
+    raw: str = ""
+
+    @property
+    def told(self) -> str:
+        return f"{self.code} {self.param or ''} {self.message} {self.raw}"[: 16 * MAX_MESSAGE].strip()
 
 
 def _said(value: Any, outer: Mapping[str, Any] | None = None) -> _Said:
@@ -74,12 +118,13 @@ def _said(value: Any, outer: Mapping[str, Any] | None = None) -> _Said:
     assert isinstance(metadata, dict)
     words = (value.get("code"), value.get("type"), metadata.get("error_type"))
     numbers = (value.get("code"), value.get("status"), (outer or {}).get("status_code"))
-    param = value.get("param")
+    param, raw = value.get("param"), metadata.get("raw")
     return _Said(
         message if isinstance(message, str) else "",
         " ".join(word for word in words if isinstance(word, str)),
         param if isinstance(param, str) else None,
         next((n for n in map(_number, numbers) if n is not None), None),
+        raw if isinstance(raw, str) else "",
     )
 
 
@@ -94,14 +139,21 @@ class Refusals:
     Args:
         where: host and port, for messages.
         key: masked wherever a server repeats it.
+        rules: the server's own ways to say what is wrong, which go before all general ones.
     """
 
     where: str
     key: str | None = field(default=None, repr=False)
+    rules: tuple[ErrorRule, ...] = ()
 
     def broken(self, what: str, *, code: str = "server_error") -> BackendError:
         """The server did something that makes no whole answer. ``what`` completes "The backend at HOST ..."."""
         return BackendError(f"The backend at {self.where} {what}.", code=code, status=502)
+
+    def too_long(self, what: str) -> BackendError:
+        """The prompt did not fit, though the server did not say so."""
+        message = f"The backend at {self.where} {what}."
+        return BackendError(message, code="context_length_exceeded", status=400, param="input")
 
     def failed(self, error: HttpError) -> BackendError:
         """The exchange failed below HTTP."""
@@ -112,45 +164,78 @@ class Refusals:
     def midstream(self, chunk: Mapping[str, Any]) -> BackendError:
         """An error object among the chunks of an answer that had begun."""
         said = _said(dict(chunk))
-        return self._classified(said.number or 502, said, None)
+        return self._error(said.number or 502, said, None)
 
-    def refused(self, status: int, headers: Mapping[str, str], body: bytes) -> BackendError:
-        """A status other than 200. Of ``body`` only a message in a known envelope is ever passed on."""
+    def refused(
+        self, status: int, headers: Mapping[str, str], body: bytes, optional_fields: Iterable[str] = ()
+    ) -> Refused:
+        """A status other than 200. Of ``body`` only a message in a known envelope is ever passed on.
+
+        Args:
+            optional_fields: fields of the request that could be left out; see ``Refused.unknown_field``.
+        """
         try:
             said = _said(orjson.loads(body))
         except orjson.JSONDecodeError:
             said = _Said()
-        return self._classified(status, said, headers.get("retry-after"))
+        error = self._error(status, said, _retry_after(headers))
+        if error.code == "invalid_prompt":
+            error.unknown_field = next((name for name in optional_fields if _names(said, name)), None)
+        return error
 
-    def _classified(self, status: int, said: _Said, retry_after: str | None) -> BackendError:
-        told = f"{said.code} {said.param or ''} {said.message}"[: 16 * MAX_MESSAGE]
+    def _error(self, status: int, said: _Said, retry_after: str | None) -> Refused:
+        kind = self._kind(status, said)
+        if kind == "invalid_prompt":
+            code, out, cure, param = kind, 400, "", said.param
+        else:
+            code, out, cure, param = _MEANINGS[kind]
+        if kind == "server_error" and status >= 500:
+            out = status
+        parts = [f"The backend at {self.where} answered with HTTP {status}"]
+        shown = self.masked(said.message)
+        parts[0] += f": {shown}" if shown else " and no message that can be read."
+        if not parts[0].endswith((".", "!", "?")):
+            parts[0] += "."
+        error = Refused(
+            " ".join(filter(None, (*parts, cure))),
+            code=code,
+            status=out,
+            param=param,
+            retry_after=retry_after if out in (429, 503) else None,
+        )
+        error.malformed_call = kind == "malformed_call"
+        return error
+
+    def _kind(self, status: int, said: _Said) -> str:
+        """Which of ``_MEANINGS`` it is, or "invalid_prompt"; the message decides before the status does."""
+        told = said.told
+        for rule in self.rules:
+            if (not rule.statuses or status in rule.statuses) and re.search(rule.match, told, re.IGNORECASE):
+                return rule.code
         is_rate = _RATE.search(told) is not None
-        make = _Maker(self, said, status, retry_after)
         if _QUOTA.search(told) or status == 402:
-            return make("insufficient_quota", 402, "Its account has no credit left.")
+            return "insufficient_quota"
         if _BOUND.search(told):
-            return make("invalid_prompt", 400, "Ask for fewer output tokens.", param="max_output_tokens")
+            return "invalid_max_tokens"
         if not is_rate and (_OVERFLOW.search(told) or said.param in ("input_tokens", "input_text")):
-            return make("context_length_exceeded", 400, "The conversation is too long for the model.", param="input")
+            return "context_length_exceeded"
         if status == 401 or (status == 403 and not _FILTER.search(told)):
-            return make("invalid_api_key", 401, "Check the key that the server was given for it.")
+            return "invalid_api_key"
         if status in (400, 403, 404, 410, 422) and _MODEL.search(told):
-            return make("model_not_found", 404, "Ask for a model that it serves.", param="model")
+            return "model_not_found"
         if status == 413 and not is_rate:
-            return make("context_length_exceeded", 400, "The request is too large for it.", param="input")
+            return "context_length_exceeded"
         if status == 429 or (is_rate and status in (400, 403, 413)):
-            return make("rate_limit_exceeded", 429, "Come back later.")
+            return "rate_limit_exceeded"
         if status in (498, 503, 529) or _BUSY.search(told):
-            return make("server_is_overloaded", 503, "Come back later.")
+            return "server_is_overloaded"
         if status in (404, 405, 410):
-            return make("server_error", 502, "Check its URL: it usually ends in /v1.")
+            return "unknown_path"
         if status == 408:
-            return make("server_error", 504, "Try again.")
+            return "timeout"
         if _BAD_CALL.search(told):
-            return make("server_error", 502, "The model wrote a tool call that cannot be read; try again.")
-        if status < 500:
-            return make("invalid_prompt", 400, "", param=said.param)
-        return make("server_error", status, "Try again.")
+            return "malformed_call"
+        return "invalid_prompt" if status < 500 else "server_error"
 
     def masked(self, text: str) -> str:
         """``text`` without anything that looks like a key, on one line, cut to ``MAX_MESSAGE``."""
@@ -161,23 +246,14 @@ class Refusals:
         return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 3] + "..."
 
 
-@frozen
-class _Maker:
-    """Puts together the message of one refusal."""
+def _names(said: _Said, name: str) -> bool:
+    """Whether an error is about the field ``name``, which may hold others."""
+    return re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", f"{said.param or ''} {said.message}") is not None
 
-    refusals: Refusals
-    said: _Said
-    status: int
-    retry_after: str | None
 
-    def __call__(self, code: str, status: int, cure: str, *, param: str | None = None) -> BackendError:
-        said = self.refusals.masked(self.said.message)
-        parts = [f"The backend at {self.refusals.where} answered with HTTP {self.status}"]
-        parts[0] += f": {said}" if said else " and no message that can be read."
-        if not parts[0].endswith((".", "!", "?")):
-            parts[0] += "."
-        retry_after = None
-        if status in (429, 503) and self.retry_after is not None and re.fullmatch(r"[0-9.]{1,10}", self.retry_after):
-            retry_after = self.retry_after
-        message = " ".join(filter(None, (*parts, cure)))
-        return BackendError(message, code=code, status=status, param=param, retry_after=retry_after)
+def _retry_after(headers: Mapping[str, str]) -> str | None:
+    """Seconds to wait, as the server wrote them, or from its milliseconds (Azure)."""
+    seconds, milliseconds = headers.get("retry-after", ""), headers.get("retry-after-ms", "")
+    if re.fullmatch(r"[0-9.]{1,10}", seconds):
+        return seconds
+    return f"{int(milliseconds) / 1000:g}" if re.fullmatch(r"[0-9]{1,9}", milliseconds) else None

@@ -17,7 +17,11 @@ from .base import BackendError
 from .chat_dialect import Dialect
 from .chat_errors import Refusals
 from .chat_tools import ToolNames
+from .chat_usage import read_usage
 from .custom_input import CustomInput
+from .think_tags import ThinkTags
+
+__all__ = ["ChunkReader", "read_usage"]
 
 REASONS = {"length": "length", "model_length": "length", "content_filter": "content_filter"}
 """Any other finish reason is "stop", those of ``BROKEN`` apart."""
@@ -71,6 +75,7 @@ class ChunkReader:
         finish_reason: as the server wrote it, once it has.
         reasoning_field: name under which reasoning came, or "".
         failure: why the answer is broken; what came before it counts.
+        usage: the counts that came last, if any did.
     """
 
     names: ToolNames
@@ -81,13 +86,22 @@ class ChunkReader:
     finish_reason: str | None = None
     reasoning_field: str = ""
     failure: BackendError | None = None
-    _usage: Usage | None = None
+    usage: Usage | None = None
+    _think: ThinkTags = field(factory=ThinkTags)
     _has_output: bool = False
     _calls: list[_Call] = field(factory=list)
     _by_index: dict[int, _Call] = field(factory=dict)
     _open: _Call | None = None  # the one call that increments go to
     _waiting: list[_Call | Increment] = field(factory=list)
     _out: list[Increment] = field(factory=list)
+
+    def __attrs_post_init__(self) -> None:
+        if not self.dialect.think_tags:
+            self._think.stop()
+
+    @property
+    def has_calls(self) -> bool:
+        return bool(self._calls)
 
     @property
     def ended(self) -> bool:
@@ -114,6 +128,7 @@ class ChunkReader:
         """
         if self.failure is not None:
             raise self.failure
+        self._say_held()
         if self.finish_reason is None and not (self.done and self._has_output):
             raise self.refusals.broken(
                 "ended its answer without saying that it is finished" if self._has_output else "sent an empty answer"
@@ -132,7 +147,7 @@ class ChunkReader:
         if self._calls and reason != "length":
             reason = "stop"  # calls make a turn, whatever the server calls its end
         out, self._out = self._out, []
-        return (*out, Finish(reason, self._usage))
+        return (*out, Finish(reason, self.usage))
 
     # --- chunks -------------------------------------------------------------------------------------
 
@@ -153,7 +168,7 @@ class ChunkReader:
                 self.finish_reason = reason
         for usage in (chunk.get("usage"), groq.get("usage"), choice.get("usage")):
             if isinstance(usage, dict):
-                self._usage = read_usage(usage, chunk.get("timings"))
+                self.usage = read_usage(usage, chunk.get("timings"), self.dialect)
         error = chunk.get("error") or groq.get("error") or choice.get("error")
         if error or (not choice and isinstance(chunk.get("message"), str)):
             self.failure = self.refusals.midstream({**chunk, "error": error} if error else chunk)
@@ -165,10 +180,11 @@ class ChunkReader:
     def _delta(self, delta: dict[str, Any]) -> None:
         if text := self._reasoning(delta):
             self._say(Reasoning(text))
+            self._think.stop()
         content = delta.get("content")
         if isinstance(content, str):
-            if content:
-                self._say(Text(content))
+            for increment in self._think.feed(content):
+                self._say(increment)
         elif isinstance(content, list):
             for increment in _parts(content):
                 self._say(increment)
@@ -178,6 +194,10 @@ class ChunkReader:
         for entry in calls if isinstance(calls, list) else ():
             if isinstance(entry, dict):
                 self._call_delta(entry)
+
+    def _say_held(self) -> None:
+        for increment in self._think.end():
+            self._say(increment)
 
     def _reasoning(self, delta: dict[str, Any]) -> str:
         """Reasoning under the first name that holds some."""
@@ -294,6 +314,7 @@ class ChunkReader:
         return self._begin_call(None, index)
 
     def _begin_call(self, call_id: str | None, index: int | None) -> _Call:
+        self._say_held()
         call = _Call(call_id)
         self._has_output = True
         self._make_way()
@@ -333,30 +354,3 @@ def _parts(content: list[Any]) -> Iterator[Increment]:
             yield Reasoning(thinking)
         elif isinstance(text := part.get("text"), str) and text:
             yield Text(text)
-
-
-def _count(*candidates: object) -> int:
-    """The first that is a whole number and not negative; 0 if none is."""
-    return next((n for n in candidates if type(n) is int and n >= 0), 0)
-
-
-def read_usage(usage: dict[str, Any], timings: object = None) -> Usage:
-    """Counts under the names of any server; what it does not count is 0.
-
-    Args:
-        timings: llama.cpp's, which knows the reused tokens when its usage does not.
-    """
-    prompt_details, output_details = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
-    prompt_details = prompt_details if isinstance(prompt_details, dict) else {}
-    output_details = output_details if isinstance(output_details, dict) else {}
-    timings = timings if isinstance(timings, dict) else {}
-    prompt, output = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
-    apart = max(0, _count(usage.get("total_tokens")) - prompt - output)  # xAI counts reasoning outside of the output
-    cached = _count(
-        prompt_details.get("cached_tokens"),
-        usage.get("prompt_cache_hit_tokens"),  # DeepSeek
-        usage.get("cached_tokens"),  # Moonshot
-        timings.get("cache_n"),
-    )
-    reasoning = max(apart, _count(output_details.get("reasoning_tokens"), usage.get("reasoning_tokens")))
-    return Usage(prompt, output + apart, min(cached, prompt), min(reasoning, output + apart))

@@ -10,6 +10,7 @@ from attrs import field, frozen
 
 from turntape.core.tools import Tool, ToolChoice
 
+from .base import BackendError
 from .chat_dialect import Dialect
 
 MAX_NAME = 64  # OpenAI and Groq: [A-Za-z0-9_-]{1,64}
@@ -113,6 +114,9 @@ def request_fields(offer: Offer, choice: ToolChoice, dialect: Dialect, parallel:
 
     Args:
         parallel: ``parallel_tool_calls`` as the client wrote it.
+
+    Raises:
+        BackendError: more tools than the server takes.
     """
     if not offer.encoded:
         return b""
@@ -123,14 +127,24 @@ def request_fields(offer: Offer, choice: ToolChoice, dialect: Dialect, parallel:
         named = [n for n in only if unique[n].name in choice.only]
         if not named:
             mode = "none"
-        elif dialect.named_choice and mode == "required" and len(named) == 1:
+        elif "named" in dialect.tool_choices and mode == "required" and len(named) == 1:
             mode = {"type": "function", "function": {"name": offer.names.wire[key_of(unique[named[0]])]}}
         else:
             only = named
+    if mode == "none" and "none" not in dialect.tool_choices:
+        return b""
+    if dialect.max_tools and len(only) > dialect.max_tools:
+        raise BackendError(
+            f"The request offers {len(only)} tools, and the backend takes no more than {dialect.max_tools}. "
+            "Offer fewer, or choose among them with 'tool_choice' of type 'allowed_tools'.",
+            code="invalid_prompt",
+            status=400,
+            param="tools",
+        )
     fields = b',"tools":[' + b",".join(offer.encoded[n] for n in only) + b"]"
-    if mode != "auto":
+    if (isinstance(mode, dict) or mode in dialect.tool_choices) and "tool_choice" not in dialect.drop_params:
         fields += b',"tool_choice":' + orjson.dumps(mode)
-    if parallel is False and dialect.parallel:
+    if parallel is False and dialect.parallel and "parallel_tool_calls" not in dialect.drop_params:
         fields += b',"parallel_tool_calls":false'
     return fields
 

@@ -1,5 +1,6 @@
 """Items to chat messages: each is rendered and encoded once in its life, and a turn appends what is new."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -11,15 +12,15 @@ from turntape.core.context import Context
 from turntape.core.reasoning import reasoning_text
 from turntape.core.tools import Tool
 
-from .base import BackendError
 from .chat_dialect import Dialect
 from .chat_tools import Offer, ToolKey, ToolNames
-
-BETWEEN_PARTS = "\n"
-"""Joins the text parts of one content, as vLLM does; servers that want a string (Ollama) get one."""
+from .message_parts import arguments_of, assistant_text, content_of, output_text, wire_id, with_thinking
 
 BETWEEN_MESSAGES = "\n\n"
-"""Joins an assistant's messages of one turn: templates refuse two assistant messages in a row."""
+"""Joins an assistant's messages of one turn, and the system messages in front: templates refuse two in a row."""
+
+CONTENT_THINKING = "content_thinking"
+"""In place of a field's name: reasoning goes back as a thinking part of the content (Mistral)."""
 
 
 @define(eq=False)
@@ -31,9 +32,11 @@ class Transcript:
 
     Attributes:
         reasoning_field: name under which reasoning goes back, or None.
+        system: texts of the system messages that lead the conversation, where they are to be one.
         done: encoded messages.
+        last_role: of the last message in ``done``, or before it; "" before the first.
         waiting: ids of calls without an output.
-        after: encoded messages that follow the outputs.
+        after: role and encoded message of those that follow the outputs.
     """
 
     dialect: Dialect
@@ -44,8 +47,10 @@ class Transcript:
     reasoning: list[str] = field(factory=list)
     calls: list[orjson.Fragment] = field(factory=list)
     waiting: set[str] = field(factory=set)
-    after: list[bytes] = field(factory=list)
+    after: list[tuple[str, bytes]] = field(factory=list)
     is_open: bool = False  # an assistant message is being collected
+    system: list[str] = field(factory=list)
+    last_role: str = ""
 
     def continued(self, names: ToolNames, reasoning_field: str | None) -> "Transcript":
         """A transcript that goes on from here and holds only what is new; this one stays as it is."""
@@ -60,6 +65,8 @@ class Transcript:
             set(self.waiting),
             list(self.after),
             self.is_open,
+            list(self.system),
+            self.last_role,
         )
 
     def add(self, item: Item) -> None:
@@ -67,16 +74,15 @@ class Transcript:
         value = item.value
         match item.type:
             case "message" if value["role"] == "assistant":
-                self._say(_assistant_text(value["content"]))
+                self._say(assistant_text(value["content"]))
             case "message":
-                role = self.dialect.developer_role if value["role"] == "developer" else value["role"]
-                self._tell(orjson.dumps({"role": role, "content": _content(value["content"])}))
+                self._hear(value["role"], content_of(value["content"], self.dialect))
             case "reasoning":
                 if text := reasoning_text(item):
                     self._open()
                     self.reasoning.append(text)
             case "function_call":
-                self._call(value, _arguments(value["arguments"]), custom=False)
+                self._call(value, arguments_of(value["arguments"]), custom=False)
             case "custom_tool_call":
                 self._call(value, orjson.dumps({"input": value["input"]}).decode(), custom=True)
             case "function_call_output" | "custom_tool_call_output":
@@ -87,25 +93,56 @@ class Transcript:
     def tail(self) -> list[bytes]:
         """Messages that are held back, as they stand now."""
         message = self._assistant_message()
-        return [*([message] if message else []), *self.after]
+        held = [*([("assistant", message)] if message else []), *self.after]
+        return [encoded for _, encoded in self._bridged(held)]
 
     # --- each kind ----------------------------------------------------------------------------------
 
     def _say(self, text: str) -> None:
         if self.waiting and not self.is_open:  # between two outputs
-            self.after.append(orjson.dumps({"role": "assistant", "content": text}))
+            if message := self._assistant(text, [], []):
+                self.after.append(("assistant", message))
             return
         self._open()
         self.texts.append(text)
 
-    def _tell(self, message: bytes) -> None:
+    def _hear(self, role: str, content: Any) -> None:
+        """A message that is not the assistant's."""
+        if role == "developer":
+            role = self.dialect.developer_role
+        if role != "user" and self.dialect.system_messages == "merge_first":
+            if isinstance(content, str) and not (self.last_role or self.is_open or self.waiting or self.after):
+                self.system.append(content)
+                return
+            role = "user"
+        message = orjson.dumps({"role": role, "content": content})
         if self.waiting:
-            self.after.append(message)
+            self.after.append((role, message))
             return
         self._close()
-        self.done += self.after
-        self.after = []
-        self.done.append(message)
+        self._release()
+        self._emit([(role, message)])
+
+    def _release(self) -> None:
+        """What waited for outputs is next."""
+        after, self.after = self.after, []
+        self._emit(after)
+
+    def _emit(self, messages: list[tuple[str, bytes]]) -> None:
+        for role, message in self._bridged(messages):
+            self.done.append(message)
+            self.last_role = role
+
+    def _bridged(self, messages: Iterable[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+        """``messages``, with an assistant's word between a tool's output and a user where the server wants one."""
+        bridged: list[tuple[str, bytes]] = []
+        last_role = self.last_role
+        for role, message in messages:
+            if last_role == "tool" and role == "user" and (bridge := self._assistant(self.dialect.bridge, [], [])):
+                bridged.append(("assistant", bridge))
+            bridged.append((role, message))
+            last_role = role
+        return bridged
 
     def _call(self, value: dict[str, Any], arguments: str, *, custom: bool) -> None:
         self._open()
@@ -115,7 +152,8 @@ class Transcript:
             self.names = self.names.including([key])
             name = self.names.wire[key]
         call_id = value["call_id"]
-        call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        function = {"name": name, "arguments": arguments}
+        call = {"id": wire_id(call_id, self.dialect), "type": "function", "function": function}
         self.calls.append(orjson.Fragment(orjson.dumps(call)))
         self.waiting.add(call_id)
 
@@ -123,120 +161,43 @@ class Transcript:
         self._close()
         call_id, output = value["call_id"], value["output"]
         self.waiting.discard(call_id)
-        text, images = _output_text(output)
-        self.done.append(orjson.dumps({"role": "tool", "tool_call_id": call_id, "content": text}))
+        sent_id = wire_id(call_id, self.dialect)
+        text, images = output_text(output, self.dialect)
+        self._emit([("tool", orjson.dumps({"role": "tool", "tool_call_id": sent_id, "content": text}))])
         if images:
-            intro = {"type": "text", "text": f"Images in the output of tool call {call_id}:"}
-            self.after.append(orjson.dumps({"role": "user", "content": [intro, *images]}))
+            intro = {"type": "text", "text": f"Images in the output of tool call {sent_id}:"}
+            self.after.append(("user", orjson.dumps({"role": "user", "content": [intro, *images]})))
 
     def _open(self) -> None:
         if not self.is_open:
             self.is_open = True
             if not self.waiting:
-                self.done += self.after
-                self.after = []
+                self._release()
 
     def _close(self) -> None:
         if message := self._assistant_message():
-            self.done.append(message)
+            self._emit([("assistant", message)])
         self.texts, self.reasoning, self.calls, self.is_open = [], [], [], False
 
     def _assistant_message(self) -> bytes | None:
-        text = BETWEEN_MESSAGES.join(filter(None, self.texts))
-        if not text and not self.calls:
+        return self._assistant(BETWEEN_MESSAGES.join(filter(None, self.texts)), self.reasoning, self.calls)
+
+    def _assistant(self, text: str, thoughts: list[str], calls: list[orjson.Fragment]) -> bytes | None:
+        if not text and not calls:
             return None  # reasoning alone is no message
-        message: dict[str, Any] = {"role": "assistant", "content": text or None}
+        message: dict[str, Any] = {"role": "assistant"}
+        if text or self.dialect.null_content:
+            message["content"] = text or None
         always = self.dialect.reasoning_scope == "always"
-        if self.reasoning_field and (always or (self.calls and self.reasoning)):
-            message[self.reasoning_field] = BETWEEN_MESSAGES.join(self.reasoning)
-        if self.calls:
-            message["tool_calls"] = self.calls
+        if self.reasoning_field and (always or (calls and thoughts)):
+            reasoning = BETWEEN_MESSAGES.join(thoughts)
+            if self.reasoning_field == CONTENT_THINKING:
+                message["content"] = with_thinking(reasoning, text)
+            else:
+                message[self.reasoning_field] = reasoning
+        if calls:
+            message["tool_calls"] = calls
         return orjson.dumps(message)
-
-
-def _unsupported(what: str, cure: str) -> BackendError:
-    return BackendError(
-        f"The input holds {what}, which a chat-completions server cannot take. {cure}",
-        code="invalid_prompt",
-        status=400,
-        param="input",
-    )
-
-
-def _text(part: dict[str, Any]) -> str | None:
-    """Text of a part, a refusal's included; None for an image.
-
-    Raises:
-        BackendError: for a file.
-    """
-    kind = part["type"]
-    if kind == "input_file":
-        raise _unsupported("a part of type 'input_file'", "Send the file's text as an 'input_text' part instead.")
-    if kind == "input_image":
-        return None
-    return str(part["refusal"] if kind == "refusal" else part["text"])
-
-
-def _image(part: dict[str, Any]) -> dict[str, Any]:
-    url, detail = part.get("image_url"), part.get("detail")
-    if not isinstance(url, str) or not url:
-        raise _unsupported(
-            "a part of type 'input_image' without an 'image_url'",
-            "Send the image as an http(s) or data URL; uploaded files are unknown to it.",
-        )
-    image = {"url": url}
-    if isinstance(detail, str) and detail != "auto":
-        image["detail"] = detail
-    return {"type": "image_url", "image_url": image}
-
-
-def _content(content: Any) -> Any:
-    """A string if it is all text, since some servers tear arrays apart; otherwise typed parts."""
-    if isinstance(content, str):
-        return content
-    texts = [_text(part) for part in content]
-    if None not in texts:
-        return BETWEEN_PARTS.join(filter(None, texts))
-    return [
-        _image(part) if text is None else {"type": "text", "text": text}
-        for part, text in zip(content, texts, strict=True)
-    ]
-
-
-def _assistant_text(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    texts = [_text(part) for part in content]
-    if None in texts:
-        raise _unsupported("an image in an assistant's message", "Send it in a user's message instead.")
-    return BETWEEN_PARTS.join(filter(None, texts))
-
-
-def _output_text(output: Any) -> tuple[str, list[dict[str, Any]]]:
-    """A tool's output as one string, and its images, which only a user's message can carry."""
-    if isinstance(output, str):
-        return output, []
-    texts: list[str] = []
-    images: list[dict[str, Any]] = []
-    for part in output:
-        text = _text(part)
-        if text is None:
-            images.append(_image(part))
-            text = f"[image {len(images)}: in a message below]"
-        texts.append(text)
-    return BETWEEN_PARTS.join(texts), images
-
-
-def _arguments(text: str) -> str:
-    """Arguments that are surely a JSON object: servers parse the whole history and fail on what a model once wrote."""
-    if not text.strip():
-        return "{}"
-    try:
-        if isinstance(orjson.loads(text), dict):
-            return text
-    except orjson.JSONDecodeError:
-        pass
-    return orjson.dumps({"unreadable_arguments": text}).decode()
 
 
 # --- kept between samples --------------------------------------------------------------------------------
@@ -257,11 +218,12 @@ class Rendered:
     transcript: Transcript = field(repr=False)
     offer: Offer = field(repr=False)
 
-    def messages(self, *before: bytes) -> bytes:
+    def messages(self, instructions: Sequence[str] = (), notes: Sequence[str] = ()) -> bytes:
         """Elements of the field ``messages``, commas between.
 
         Args:
-            before: encoded messages to put in front.
+            instructions: texts that stand in the system message in front, before the conversation's own.
+            notes: texts that stand there after them.
         """
         pieces: list[bytes] = []
         link: Rendered | None = self
@@ -269,7 +231,9 @@ class Rendered:
             if link.joined:
                 pieces.append(link.joined)
             link = link.parent
-        return b",".join([*before, *reversed(pieces), *self.transcript.tail()])
+        text = BETWEEN_MESSAGES.join(filter(None, [*instructions, *self.transcript.system, *notes]))
+        system = [orjson.dumps({"role": "system", "content": text})] if text else []
+        return b",".join([*system, *reversed(pieces), *self.transcript.tail()])
 
 
 @define(eq=False)
@@ -312,7 +276,7 @@ class Renderer:
 
     def _link(self, parent: Rendered | None, link: Context, offer: Offer) -> Rendered:
         name = self.dialect.reasoning_in
-        reasoning_field = (self.reasoning_field or None) if name == "" else name
+        reasoning_field = {"same": self.reasoning_field or None, "none": None}.get(name, name)
         if parent is None:
             transcript = Transcript(self.dialect, offer.names, reasoning_field)
         else:

@@ -1,0 +1,59 @@
+"""Reasoning that a server left in the content: what stands between ``<think>`` and ``</think>`` at its beginning."""
+
+from turntape.core.seam import Increment, Reasoning, Text
+
+OPEN, CLOSE = "<think>", "</think>"
+
+
+class ThinkTags:
+    """Feed it content as it comes; it tells reasoning and text apart, and holds back what may still be a tag.
+
+    Only a content that begins with the tag is taken apart: later in a text it may be what the text is about.
+    """
+
+    def __init__(self) -> None:
+        self._state = "start"  # then "thinking", "gap" and "text"; without a tag "text" at once
+        self._held = ""
+
+    def stop(self) -> None:
+        """Reasoning comes by another way: the content is all text."""
+        if self._state == "start":
+            self._state = "text"
+
+    def feed(self, text: str) -> list[Increment]:
+        """What is certain by now."""
+        self._held += text
+        said: list[Increment] = []
+        if self._state == "start":
+            rest = self._held.lstrip()
+            if rest.startswith(OPEN):
+                self._state, self._held = "thinking", rest[len(OPEN) :].lstrip("\n")
+            elif not OPEN.startswith(rest):
+                self._state = "text"
+        if self._state == "thinking":
+            thought, tag, rest = self._held.partition(CLOSE)
+            self._held = rest if tag else thought[len(thought) - _overlap(thought) :]
+            thought = thought if tag else thought[: len(thought) - _overlap(thought)]
+            if thought:
+                said.append(Reasoning(thought))
+            if tag:
+                self._state = "gap"
+        if self._state == "gap" and (rest := self._held.lstrip()):
+            self._state, self._held = "text", rest
+        if self._state == "text":
+            said += [Text(self._held)] if self._held else []
+            self._held = ""
+        return said
+
+    def end(self) -> list[Increment]:
+        """The rest: the content is over."""
+        held, self._held = self._held, ""
+        state, self._state = self._state, "text"
+        if not held or state == "gap":
+            return []
+        return [Reasoning(held) if state == "thinking" else Text(held)]
+
+
+def _overlap(text: str) -> int:
+    """Characters at the end of ``text`` that may be the beginning of the closing tag."""
+    return next((n for n in range(min(len(text), len(CLOSE) - 1), 0, -1) if CLOSE.startswith(text[-n:])), 0)
