@@ -48,12 +48,14 @@ class Connections:
         ssl_context: for https; ``default_ssl_context()`` if None, made when first needed.
         connect_timeout_s: for name, TCP and TLS together.
         n_idle: connections kept for one origin.
+        idle_s: how long for. One that the server closed meanwhile is noticed, at the latest when it is used.
         connect: replaces TCP, for tests.
     """
 
     ssl_context: ssl.SSLContext | None = None
     connect_timeout_s: float = 10.0
     n_idle: int = 64
+    idle_s: float = IDLE_S
     connect: Connect = field(default=trio.open_tcp_stream, repr=False)
     _idle: dict[tuple[str, str, int], list[tuple[float, trio.abc.Stream]]] = field(factory=dict, init=False, repr=False)
 
@@ -109,7 +111,7 @@ class Connections:
         await self._close_old()
 
     async def _close_old(self) -> None:
-        too_old = trio.current_time() - IDLE_S
+        too_old = trio.current_time() - self.idle_s
         old: list[trio.abc.Stream] = []
         for origin, kept in list(self._idle.items()):
             while kept and kept[0][0] <= too_old:

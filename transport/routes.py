@@ -236,12 +236,12 @@ def _model(service: Service, name: str) -> dict[str, Any]:
 
 
 async def _models(call: Call) -> Answer:
-    listed = [_model(call.service, name) for name in call.service.settings.models]
+    listed = [_model(call.service, name) for name in call.service.models]
     return Answer(200, orjson.dumps({"object": "list", "data": listed}))
 
 
 async def _get_model(call: Call) -> Answer:
-    if call.named not in call.service.settings.models:
+    if call.named not in call.service.models:
         message = f"The model {call.named[:128]!r} does not exist."
         return error_answer(404, message, code="model_not_found", param="model")
     return Answer(200, orjson.dumps(_model(call.service, call.named)))

@@ -32,7 +32,7 @@ class ServerSettings:
             characters, so one that is not ASCII may have more bytes.
         limits: of each session.
         default_model: the model of a request that names none; "" for none.
-        models: names listed under ``/v1/models``.
+        models: names listed under ``/v1/models`` before the backend's own.
         grace_s: how long turns in flight may take once shutdown has begun.
         max_connections: open at once; more are answered 503.
     """
@@ -80,6 +80,11 @@ class Service:
             default_model=self.settings.default_model,
             limits=self.settings.limits,
         )
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """What is listed now: a backend can be told of other models while it serves."""
+        return tuple(dict.fromkeys((*self.settings.models, *self.backend.models)))
 
     async def run(self, link: Link, opened: Opened) -> None:
         """Run one session to its end."""
