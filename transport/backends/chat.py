@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import trio
 from attrs import define, evolve, field
 
-from turntape.core.seam import StartSample
+from turntape.core.seam import StartSample, Usage
 
 from ..http_client import HttpClient, Response
 from ..http_connections import HttpError
@@ -23,6 +23,7 @@ from .chat_request import cache_headers, encode_request, optional_fields
 from .chat_stream import ChunkReader
 from .dialects import dialect_for, preset_for
 from .messages import Rendered, Renderer
+from .required_call import REMINDER, RequiredCall, with_spent
 
 logger = logging.getLogger(__name__)
 
@@ -145,28 +146,40 @@ class ChatBackend:
     @trio.as_safe_channel
     async def sample(self, start: StartSample) -> AsyncGenerator[Batch, None]:
         """See ``Backend.sample``. Whoever reads on after ``Finish``, to the end, lets the connection be kept."""
-        way = self._way(start.model)
-        rendered = way.renderer.render(start.context, start.context.tools + start.request.callable_tools)
-        reader = ChunkReader(rendered.offer.names, way.dialect, way.refusals, self.new_call_id)
+        way, request = self._way(start.model), start.request
+        rendered = way.renderer.render(start.context, start.context.tools + request.callable_tools)
+        call = RequiredCall(bool(rendered.offer.encoded) and request.choice.mode == "required")
+        spent: Usage | None = None
         try:
-            async with self._accepted(start, way, rendered) as (response, n_tokens):
-                yield ()
-                batch: Batch = ()
-                while not reader.ended and (events := await self._events(response, reader)) is not None:
-                    batch = reader.feed(events)
-                    if batch and not reader.ended:
-                        yield batch
-                        batch = ()
-                way.renderer.reasoning_field = reader.reasoning_field or way.renderer.reasoning_field
-                try:
-                    last = reader.end()
-                    _check_prompt(reader, n_tokens, way)
-                except BackendError:
-                    if batch:
-                        yield batch
-                    raise
-                yield batch + last
-                await response.drain(DRAIN_S)
+            for reminder in ("", REMINDER):
+                reader = ChunkReader(rendered.offer.names, way.dialect, way.refusals, self.new_call_id)
+                async with self._accepted(start, way, rendered, reminder) as (response, n_tokens):
+                    if not reminder:
+                        yield ()
+                    batch: Batch = ()
+                    while not reader.ended and (events := await self._events(response, reader)) is not None:
+                        batch = call.passed(reader.feed(events))
+                        if batch and not reader.ended:
+                            yield batch
+                            batch = ()
+                    way.renderer.reasoning_field = reader.reasoning_field or way.renderer.reasoning_field
+                    try:
+                        batch += call.passed(reader.end())
+                        _check_prompt(reader, n_tokens, way)
+                    except BackendError:
+                        if batch := call.released() + batch:
+                            yield batch
+                        raise
+                    if not reminder and call.is_missing(batch[-1]):
+                        logger.info("the backend at %s made no call though one was required", self.target.where)
+                        if batch := batch[:-1]:
+                            yield batch
+                        call, spent = RequiredCall(False), reader.usage
+                    else:
+                        yield with_spent(call.released() + batch, spent)
+                        await response.drain(DRAIN_S)
+                        return
+                    await response.drain(DRAIN_S)
         except HttpError as exc:
             raise way.refusals.failed(exc) from None
 
@@ -183,11 +196,16 @@ class ChatBackend:
     # --- one request --------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _accepted(self, start: StartSample, way: _Way, rendered: Rendered) -> AsyncIterator[tuple[Response, int]]:
+    async def _accepted(
+        self, start: StartSample, way: _Way, rendered: Rendered, reminder: str
+    ) -> AsyncIterator[tuple[Response, int]]:
         """The answer to the request once it is one, and our estimate of the prompt's tokens; 0 for none.
 
         Asks again, before anything was said, without a field that the server refused by name, and once if
         the model wrote a call that its server could not read.
+
+        Args:
+            reminder: a user's word at the end of the conversation; "" for none.
 
         Raises:
             BackendError: it was refused.
@@ -195,7 +213,7 @@ class ChatBackend:
         """
         has_retried = False
         while True:
-            body = encode_request(start.model, start.request, rendered, way.dialect)
+            body = encode_request(start.model, start.request, rendered, way.dialect, reminder)
             headers, sent = await self._packed(start, way, body)
             async with self.client.post(self.target, headers, sent) as response:
                 if 200 <= response.status < 300:

@@ -18,8 +18,13 @@ MAX_CACHE_KEY = 64  # OpenAI
 JSON_NOTE = "Your final answer must be one valid JSON value and nothing else: no text around it, no code fence."
 
 
-def encode_request(model: str, request: ResponseCreate, rendered: Rendered, dialect: Dialect) -> tuple[bytes, ...]:
+def encode_request(
+    model: str, request: ResponseCreate, rendered: Rendered, dialect: Dialect, reminder: str = ""
+) -> tuple[bytes, ...]:
     """Pieces of the request's body.
+
+    Args:
+        reminder: a user's word at the end of the conversation; "" for none.
 
     Raises:
         BackendError: the model cannot do what is asked over this API, or there are too many tools.
@@ -44,7 +49,7 @@ def encode_request(model: str, request: ResponseCreate, rendered: Rendered, dial
     settings |= dialect.extra_body
     for name in dialect.drop_params:
         settings.pop(name, None)
-    messages = rendered.messages([request.instructions or ""], [note])
+    messages = rendered.messages([request.instructions or ""], [note], reminder)
     return b'{"model":' + orjson.dumps(model) + b',"messages":[', messages, b"]" + tools + _fields(settings) + b"}"
 
 

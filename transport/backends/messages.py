@@ -90,10 +90,12 @@ class Transcript:
             case _:
                 pass  # says nothing to the model: hosted calls, a vendor's own items, tools (offered with the request)
 
-    def tail(self) -> list[bytes]:
-        """Messages that are held back, as they stand now."""
+    def tail(self, reminder: str = "") -> list[bytes]:
+        """Messages that are held back, as they stand now, and a user's message if there is a ``reminder``."""
         message = self._assistant_message()
         held = [*([("assistant", message)] if message else []), *self.after]
+        if reminder:
+            held.append(("user", orjson.dumps({"role": "user", "content": reminder})))
         return [encoded for _, encoded in self._bridged(held)]
 
     # --- each kind ----------------------------------------------------------------------------------
@@ -218,12 +220,13 @@ class Rendered:
     transcript: Transcript = field(repr=False)
     offer: Offer = field(repr=False)
 
-    def messages(self, instructions: Sequence[str] = (), notes: Sequence[str] = ()) -> bytes:
+    def messages(self, instructions: Sequence[str] = (), notes: Sequence[str] = (), reminder: str = "") -> bytes:
         """Elements of the field ``messages``, commas between.
 
         Args:
             instructions: texts that stand in the system message in front, before the conversation's own.
             notes: texts that stand there after them.
+            reminder: text of a user's message at the end.
         """
         pieces: list[bytes] = []
         link: Rendered | None = self
@@ -233,7 +236,7 @@ class Rendered:
             link = link.parent
         text = BETWEEN_MESSAGES.join(filter(None, [*instructions, *self.transcript.system, *notes]))
         system = [orjson.dumps({"role": "system", "content": text})] if text else []
-        return b",".join([*system, *reversed(pieces), *self.transcript.tail()])
+        return b",".join([*system, *reversed(pieces), *self.transcript.tail(reminder)])
 
 
 @define(eq=False)
