@@ -51,7 +51,7 @@ def _step(step: Step, *, first: bool) -> script.Step:
 
 
 @define(eq=False)
-class _Watched:
+class Watched:
     """A backend that says when a sample was left before its end."""
 
     inner: ScriptedBackend
@@ -88,5 +88,5 @@ class ScriptedRig:
     @asynccontextmanager
     async def playing(self, *turns: Turn) -> AsyncIterator[Playing]:
         gone = trio.Event()
-        backend: Any = _Watched(ScriptedBackend(script_of(*turns)), gone)
+        backend: Any = Watched(ScriptedBackend(script_of(*turns)), gone)
         yield Playing(backend, gone=gone)
