@@ -10,7 +10,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from turntape import cli, config
-from turntape.options import BackendSpec, Listen, Model, StoreSpec, listen_options, model_options, option, take
+from turntape.keys import BackendKey, find_key
+from turntape.options import Listen, Model, StoreSpec, listen_options, model_options, option, take
+from turntape.plan import PlannedBackend
+from turntape.specs import BackendSpec
+from turntape.tables import BackendTable, ModelTable
 
 ROOT = Path(__file__).parent.parent
 
@@ -144,6 +148,37 @@ def test_config_names_another_file(tmp_path: Path) -> None:
         ('backend = "gpt"', "is none of: scripted, scripted:FILE, chat+URL"),
         ("model = 1979-05-27", '"model" is a date or time, it must be a string'),
         ("[serve]\nport = 1", '"serve" is a table; options stand at the top level'),
+        ("[model.fast]\nport = 1", "did you mean [models.NAME]?"),
+        ("models = 1", '"models" is an integer, it must be tables, such as [models.mine]'),
+        ("[models]\nfast = 'x'", '[models]: "fast" is a string, it must be a table of its own: [models.fast]'),
+        (
+            "[models.fast]\ncontext_window = 1",
+            '[models.fast]: "context_window" (an integer) is not known; did you mean',
+        ),
+        (
+            "[models.fast]\ncontext-window = '1'",
+            '"context-window" is a string, it must be an integer above 0, such as context-window = 131072',
+        ),
+        ("[models.fast]\ntemperature = 3", '"temperature" is an integer out of range, it must be a number from 0 to 2'),
+        ("[models.fast]\nrenderer = 'x'", "it must be one of auto, harmony, template"),
+        ("[models.fast]\nbackend = 'nowhere'", "[models.fast]: \"backend\": 'nowhere' is none of: scripted, "),
+        ("[models.'a/b']\nfallback = 'c'", '[models."a/b"]: "fallback": neither a model of this file nor a backend'),
+        ("[models.fast]\nfallback = 'fast'", "\"fallback\" cannot be 'fast'; name another model, or a backend"),
+        ("[models.fast]\nfallback = []", '"fallback" is a list, it must be a string, or a list of strings'),
+        ("[backends.gpu]\n", '[backends.gpu]: "spec" is missing; write spec = "chat+http://127.0.0.1:8000/v1"'),
+        ("[backends.gpu]\nspec = 'gpu'", "[backends.gpu]: \"spec\": 'gpu' is none of: scripted, "),
+        ("[backends.'a b']\nspec = 'vllm'", "[backends]: 'a b' is no name; letters, digits"),
+        ("[backends.a]\nspec = 'vllm'\nkey = 'sk-secret'", 'keys do not belong here; write key-env = "VARIABLE"'),
+        ("[backends.a]\nspec = 'vllm'\nkey-env = 'sk-secret'", '"key-env" is a string, it must be the name of an env'),
+        ("[backends.a]\nspec = 'vllm'\nkey-env = 'A'\nkey-file = 'b'", "are both given; leave one out"),
+        (
+            "[backends.a]\nspec = 'vllm'\nheaders = { Authorization = 'Bearer sk-secret' }",
+            "Authorization looks like a key, which does not belong here",
+        ),
+        ("[backends.a]\nspec = 'vllm'\nheaders = { X-Title = \"a\\nb\" }", "'X-Title' cannot be sent"),
+        ("[backends.a]\nspec = 'vllm'\nheaders = { Host = 'b' }", "'Host' cannot be sent"),
+        ("[backends.a]\nspec = 'vllm'\nanswer-timeout = 0", "it must be a number of seconds above 0"),
+        ("[backends.a]\nspec = 'chat+http://u:sk-secret@h/v1'", "the URL holds a user name or key"),
         ('backend-key = "sk-secret"', "keys do not belong here"),
         ('config = "x.toml"', "cannot name another one"),
         ("port = ", "turntape.toml: not valid TOML: Invalid value"),
@@ -214,10 +249,26 @@ def test_a_wrong_environment_variable_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["gpt-5", "scripted:", "chat", "chat+ftp://x/v1", "http://x/v1", "", "chat+http://u:sk-secret@h/v1"]
+    "value",
+    [
+        "gpt-5",
+        "scripted:",
+        "chat",
+        "chat+ftp://x/v1",
+        "http://x/v1",
+        "",
+        "llama",
+        "llama:",
+        "azure",
+        "chat+ws://x/v1",
+        "cerebras+",
+        "chat+http://u:sk-secret@h/v1",
+        "responses+wss://u:sk-secret@h/v1",
+        "ftp://u:sk-secret@h/v1",
+    ],
 )
 def test_a_wrong_backend_is_refused(value: str) -> None:
-    """--backend takes three forms; a key in the URL is refused and not repeated."""
+    """--backend takes certain forms and names; a key in the URL is refused and not repeated."""
     result = turntape("serve", f"--backend={value}")
     assert result.exit_code == 2
     assert "Invalid value for '--backend'" in result.output
@@ -229,6 +280,113 @@ def test_a_bare_url_as_backend_is_completed() -> None:
     result = turntape("serve", "--backend=https://u:sk-secret@host/v1")
     assert "write chat+https://… for a chat-completions server at that URL" in result.output
     assert "sk-secret" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("value", "spec"),
+    [
+        ("scripted", BackendSpec("scripted")),
+        ("scripted:my.toml", BackendSpec("scripted", Path("my.toml"))),
+        ("chat+https://h/v1?k=sk-secret", BackendSpec("chat", url="https://h/v1?k=sk-secret")),
+        ("tokens+http://h:8000", BackendSpec("tokens", url="http://h:8000")),
+        ("responses+wss://h/v1", BackendSpec("responses", url="wss://h/v1")),
+        ("llama:a b.gguf", BackendSpec("llama", Path("a b.gguf"))),
+        ("cerebras", BackendSpec("preset", name="cerebras")),
+        ("vllm+http://gpu:9000/v1", BackendSpec("preset", name="vllm", url="http://gpu:9000/v1")),
+    ],
+)
+def test_every_form_of_a_backend(value: str, spec: BackendSpec) -> None:
+    """What --backend takes; shown again it is what was written, without a query, which may hold a key."""
+    assert resolve("--backend", value)[1].backend == spec
+    if spec != BackendSpec("scripted"):
+        assert str(spec) == value.partition("?")[0]
+
+
+def test_a_backend_of_the_file_is_named_like_any_other() -> None:
+    """On the command line, at the top of the file and in its model tables; it stands before a preset of that name."""
+    Path("turntape.toml").write_text(
+        'backend = "gpu"\n[backends.gpu]\nspec = "vllm+http://gpu:8000/v1"\n[backends.cerebras]\nkey-file = "k"\n'
+    )
+    assert resolve()[1].backend == BackendSpec("table", name="gpu")
+    assert resolve("--backend", "cerebras")[1].backend == BackendSpec("table", name="cerebras")
+    assert resolve("--backend", "ollama")[1].backend == BackendSpec("preset", name="ollama")
+
+
+def test_the_tables_are_read_whole(tmp_path: Path) -> None:
+    """Every key of both tables, and what it becomes."""
+    Path("turntape.toml").write_text(
+        "[backends.gpu]\nspec = 'tokens+http://gpu:8000'\nkey-env = 'GPU_KEY'\nheaders = { X-Team = 'a' }\n"
+        "connect-timeout = 1\nanswer-timeout = 2.5\nsilence-timeout = 3\nidle-connections = 4\nidle-timeout = 5\n"
+        "[models.fast]\nbackend = 'gpu'\nmodel = 'openai/gpt-oss-120b'\ncontext-window = 131072\nmax-output = 4096\n"
+        "renderer = 'harmony'\ntemperature = 1\ntop-p = 0.9\nmax-output-tokens = 2048\nreasoning-effort = 'low'\n"
+        "fallback = ['slow', 'ollama']\n[models.slow]\n"
+    )
+    tables = config.reread(Path("turntape.toml"))
+    assert tables.backends["gpu"] == BackendTable(
+        name="gpu",
+        spec=BackendSpec("tokens", url="http://gpu:8000"),
+        key_env="GPU_KEY",
+        headers=(("X-Team", "a"),),
+        connect_timeout=1,
+        answer_timeout=2.5,
+        silence_timeout=3,
+        idle_connections=4,
+        idle_timeout=5,
+    )
+    assert tables.models["fast"] == ModelTable(
+        name="fast",
+        backend=BackendSpec("table", name="gpu"),
+        model="openai/gpt-oss-120b",
+        context_window=131072,
+        max_output=4096,
+        renderer="harmony",
+        temperature=1,
+        top_p=0.9,
+        max_output_tokens=2048,
+        reasoning_effort="low",
+        fallback=("slow", "ollama"),
+    )
+    assert tables.models["slow"] == ModelTable(name="slow")
+
+
+def test_a_model_that_no_table_has_is_refused_at_the_start() -> None:
+    """--model names one of the tables where there are any."""
+    Path("turntape.toml").write_text('[models.fast]\nbackend = "ollama"\n')
+    result = turntape("serve", "--model", "slow")
+    assert result.exit_code == 2
+    assert "--model: 'slow' is not among the [models] of turntape.toml; known are: fast" in result.output
+
+
+# --- keys -------------------------------------------------------------------------------------------------
+
+
+def found(spec: str, *, chosen: bool = True, environment: dict[str, str], **table: Any) -> BackendKey:
+    planned = PlannedBackend(BackendTable(name="b", spec=BackendSpec.parse(spec), **table), chosen=chosen)
+    return find_key(planned, environment)
+
+
+def test_a_key_goes_only_where_its_owner_pointed_it(tmp_path: Path) -> None:
+    """The common key is that of --backend; a preset's own variable is for its own hosts; a table's own key comes first."""
+    both = {"TURNTAPE_BACKEND_KEY": "common", "CEREBRAS_API_KEY": "own", "MINE": "mine"}
+    assert found("chat+http://h/v1", environment=both).value == "common"
+    assert found("chat+http://h/v1", chosen=False, environment=both).value is None
+    assert found("cerebras", chosen=False, environment=both) == BackendKey("own", "CEREBRAS_API_KEY")
+    assert found("cerebras", environment=both).value == "common"
+    assert found("cerebras", environment=both, key_env="MINE").value == "mine"
+    elsewhere = found("cerebras+http://elsewhere/v1", chosen=False, environment=both)
+    assert elsewhere.value is None and "has no key" in elsewhere.missing
+    file = tmp_path / "key"
+    file.write_text("# mine\nfrom-file\n")
+    file.chmod(0o600)
+    assert found("cerebras", environment=both, key_file=file) == BackendKey("from-file")
+
+
+def test_a_missing_key_is_named_and_a_local_server_needs_none() -> None:
+    """What is missing says which variable to set; it is shown nowhere else, and a key not at all."""
+    assert "set CEREBRAS_API_KEY" in found("cerebras", environment={}).missing
+    assert found("cerebras", environment={}, key_env="MINE").missing.startswith("has no key: set MINE")
+    assert found("ollama", environment={}) == found("vllm", environment={}) == BackendKey()
+    assert "own-key" not in repr(found("cerebras", environment={"CEREBRAS_API_KEY": "own-key"}))
 
 
 # --- documentation ----------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePath
 
 import trio
@@ -155,10 +155,13 @@ def _no_proxy(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: ",".join(dict.fromkeys([*hosts, "127.0.0.1", "localhost"]))}
 
 
-async def run(command: Launch) -> int:
+async def run(command: Launch, *, without: Collection[str] = ()) -> int:
     """Run the agent on this terminal until it ends, and return its exit code as a shell would give it.
 
     Cancelling ends the agent: it is asked to, and after five seconds made to.
+
+    Args:
+        without: variables that it must not see, as they hold keys of backends.
 
     Raises:
         AgentMissing: with what to do about it.
@@ -166,7 +169,8 @@ async def run(command: Launch) -> int:
     program = command.argv[0]
     if shutil.which(program) is None:
         raise AgentMissing(f"{program}: no such program; install it, or give its path after --")
-    environment = {name: value for name, value in os.environ.items() if name != BACKEND_KEY_VARIABLE}
+    hidden = {BACKEND_KEY_VARIABLE, *without}
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
     try:
         ended = await trio.run_process(command.argv, stdin=None, check=False, env=environment | command.environment)
     except OSError as exc:

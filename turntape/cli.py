@@ -19,6 +19,7 @@ from .options import (
     listen_options,
     model_options,
     option,
+    tables_of,
     take,
 )
 
@@ -78,16 +79,18 @@ def main(context: click.Context, config_file: Path | None) -> None:
 @listen_options
 @model_options
 @option("--record", type=FILE, metavar="DIR", help="Write every session into a new file in DIR.")
-def serve(record: Path | None, **values: Any) -> None:
+@click.pass_context
+def serve(context: click.Context, /, record: Path | None, **values: Any) -> None:
     """Run the server.
 
     Without options it answers from a built-in script, on this machine only, and prints how to point Codex and
     an SDK at it. The line "listening on http://HOST:PORT/v1" goes to standard output once it accepts
-    connections. SIGINT or SIGTERM lets turns in flight end; a second one stops at once.
+    connections. SIGINT or SIGTERM lets turns in flight end; a second one stops at once. SIGHUP reads the
+    [backends] and [models] tables again.
     """
     from . import commands  # here, so that `turntape verify` does not load a server
 
-    sys.exit(commands.serve(take(Listen, values), take(Model, values), folder=record))
+    sys.exit(commands.serve(take(Listen, values), take(Model, values), tables_of(context), folder=record))
 
 
 @main.command(context_settings={"allow_interspersed_args": False})
@@ -117,7 +120,7 @@ def record(context: click.Context, /, out: Path, as_json: bool, agent: tuple[str
     listen, model = take(Listen, values), take(Model, values)
     if agent and context.get_parameter_source("port") is ParameterSource.DEFAULT:
         listen = evolve(listen, port=0)  # the agent is told, and nobody else asks
-    sys.exit(commands.record(listen, model, out=out, agent=agent, as_json=as_json))
+    sys.exit(commands.record(listen, model, tables_of(context), out=out, agent=agent, as_json=as_json))
 
 
 @main.command()

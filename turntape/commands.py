@@ -16,30 +16,30 @@ import trio
 from turntape.core.session import Session
 from turntape.replay.errors import ReplayError
 from turntape.replay.stub import FixtureBackend
-from turntape.transport.backends.base import Backend
-from turntape.transport.backends.chat import ChatBackend
-from turntape.transport.backends.script import Script, ScriptError
-from turntape.transport.backends.scripted import ScriptedBackend
 from turntape.transport.driver import SessionLike
 from turntape.transport.guard import is_loopback
 from turntape.transport.memory_store import MemoryStore
+from turntape.transport.router import Router
 from turntape.transport.sqlite_store import SqliteStore
 from turntape.transport.store import Store, StoreError
 
-from . import __version__, agents
+from . import __version__, agents, config
 from . import demo as demonstration
-from .keys import backend_key, read_keys
+from .keys import read_keys
 from .options import EnvironmentFailed, Listen, Model, StoreSpec, default_store
+from .plan import plan
 from .recording import NewRecording
 from .serving import Address, Served, run
+from .tables import Tables
+from .upstreams import Upstreams
 
 _CLOSE_S = 10.0  # what closing a store or a backend may take before the process ends without it
 
 
-def serve(listen: Listen, model: Model, *, folder: Path | None) -> int:
+def serve(listen: Listen, model: Model, tables: Tables, *, folder: Path | None) -> int:
     """Serve until a signal; with ``folder``, write every session to one new file there."""
     if folder is None:
-        return _start(_serve, listen, model)
+        return _start(_serve, listen, model, tables)
     need_parent(folder, option="--record")
     try:
         folder.mkdir(exist_ok=True)
@@ -47,15 +47,15 @@ def serve(listen: Listen, model: Model, *, folder: Path | None) -> int:
         raise EnvironmentFailed(f"--record: {folder} cannot be made ({exc.strerror})") from exc
     name = datetime.now(UTC).strftime("turntape-%Y%m%dT%H%M%S.%fZ.jsonl")
     with NewRecording(folder / name, option="--record") as recording:
-        code = _start(_serve, listen, model, recording=recording)
+        code = _start(_serve, listen, model, tables, recording=recording)
     click.echo(recording.outcome(), err=True)
     return code
 
 
-def record(listen: Listen, model: Model, *, out: Path, agent: tuple[str, ...], as_json: bool) -> int:
+def record(listen: Listen, model: Model, tables: Tables, *, out: Path, agent: tuple[str, ...], as_json: bool) -> int:
     """Serve until a signal, or until ``agent`` ends, and write every session to the new file ``out``."""
     with NewRecording(out, option="--out") as recording:
-        code = _start(_serve, listen, model, recording=recording, agent=agent, as_json=as_json)
+        code = _start(_serve, listen, model, tables, recording=recording, agent=agent, as_json=as_json)
     click.echo(recording.outcome(as_json=as_json), err=bool(agent) or not as_json)
     return 1 if agent and not code and not recording.tape.n_sessions else code
 
@@ -85,7 +85,7 @@ async def _stub(
     served = Served(
         listen=listen,
         keys=keys,
-        models=backend.models,
+        default_model=next(iter(backend.models), ""),
         new_session=Session,
         backend=backend,
         store=MemoryStore(),
@@ -121,13 +121,14 @@ async def _serve(
     listen: Listen,
     keys: tuple[str, ...],
     model: Model,
+    tables: Tables,
     *,
     recording: NewRecording | None = None,
     agent: tuple[str, ...] = (),
     as_json: bool = False,
 ) -> int:
-    async with open_backend(model) as backend, open_store(model.store) as store:
-        models = tuple(dict.fromkeys(name for name in (model.model, *backend.models) if name))
+    async with open_router(model, tables) as (router, upstreams), open_store(model.store) as store:
+        _warn(upstreams)
         new_session: Callable[[], SessionLike] = Session
         beside: Callable[[], Awaitable[None]] | None = None
         if recording:
@@ -136,15 +137,18 @@ async def _serve(
         served = Served(
             listen=listen,
             keys=keys,
-            models=models,
+            default_model=next(iter(router.models), ""),
             new_session=new_session,
-            backend=backend,
+            backend=router,
             store=store,
             beside=beside,
+            reload=partial(reload, model, router, upstreams, tables.path),
         )
 
         def started(address: Address) -> None:
             notes = {"backend": str(model.backend), "store": str(model.store)}
+            if tables.models:
+                notes["models"] = f"{', '.join(router.models)}, from {tables.path}"
             if recording:
                 notes["recording"] = str(recording.path)
             announce(
@@ -167,7 +171,7 @@ async def _serve(
                 websocket=listen.websocket,
                 environment=os.environ,
             )
-            return await agents.run(command)
+            return await agents.run(command, without=upstreams.key_variables)
 
         return await run(served, started=started, task=run_agent if agent else None)
 
@@ -221,30 +225,41 @@ def need_parent(path: Path, *, option: str) -> None:
 
 
 @asynccontextmanager
-async def open_backend(model: Model) -> AsyncIterator[Backend]:
-    """The backend that ``model`` names; closed afterwards.
+async def open_router(model: Model, tables: Tables) -> AsyncIterator[tuple[Router, Upstreams]]:
+    """Every backend that the options and the tables name, behind one; closed afterwards.
 
     Raises:
-        click.UsageError: its script, or the file with its key, cannot be read.
+        click.UsageError: a script, a model file, or the file with a key, cannot be read.
     """
-    backend: Backend
-    if model.backend.kind == "chat":
-        key = backend_key(model.backend_key_file)
-        try:
-            backend = ChatBackend(model.backend.url, key=key, models=(model.model,) if model.model else ())
-        except ValueError as exc:
-            raise click.UsageError(f"--backend: {exc}") from exc
-    else:
-        try:
-            script = Script.load(model.backend.script) if model.backend.script else Script.default()
-        except ScriptError as exc:
-            raise click.UsageError(f"--backend: {exc}") from exc
-        backend = ScriptedBackend(script)
+    upstreams = Upstreams()
+    router = Router(await upstreams.route(plan(model, tables)))
     try:
-        yield backend
+        yield router, upstreams
     finally:
         with trio.move_on_after(_CLOSE_S, shield=True):
-            await backend.aclose()
+            await router.aclose()
+
+
+async def reload(model: Model, router: Router, upstreams: Upstreams, path: Path | None) -> None:
+    """Route by what ``path`` says now; if it cannot be used, say why and go on as before."""
+    if path is None:
+        click.echo("nothing to reload: the server was started without a configuration file", err=True)
+        return
+    try:
+        tables = config.reread(path)
+        table = await upstreams.route(plan(model, tables))
+    except click.ClickException as exc:
+        click.echo(f"error: {exc.format_message()}; the tables before it still hold", err=True)
+        return
+    await router.replace(table)
+    _warn(upstreams)
+    names = ", ".join(router.models) or "any"
+    click.echo(f"reloaded {path}: models {names}", err=True)
+
+
+def _warn(upstreams: Upstreams) -> None:
+    for reason in upstreams.missing_keys:
+        click.echo(f"warning: the backend {reason}", err=True)
 
 
 @asynccontextmanager

@@ -9,17 +9,12 @@ from typing import Any
 import click
 
 from .options import ENVIRONMENT_PREFIX
+from .tables import TABLES, ConfigError, Tables, kind_of, read_tables
 
 DEFAULT_FILE = Path("turntape.toml")
 
 OTHER_VARIABLES = frozenset({"CONFIG", "API_KEY", "BACKEND_KEY", "TEST_CACHE"})
 """What else TURNTAPE_ variables are read for: the group's option, Codex's key, the backend's, the tests' programs."""
-
-_KINDS = {bool: "a boolean", int: "an integer", float: "a number", str: "a string", list: "a list", dict: "a table"}
-
-
-class ConfigError(click.UsageError):
-    """The file cannot be used: exit code 2, as for a wrong flag."""
 
 
 def key_of(parameter: click.Parameter) -> str:
@@ -39,24 +34,37 @@ def configurable(group: click.Group) -> dict[str, dict[str, click.Option]]:
     }
 
 
-def read(path: Path, group: click.Group) -> dict[str, dict[str, Any]]:
-    """Return click's default map: for each command the values that ``path`` gives for its options.
+def read(path: Path, context: click.Context) -> tuple[dict[str, Any], Tables]:
+    """Return click's default map, the values that ``path`` gives for each command's options, and its tables.
+
+    Args:
+        context: of the group whose commands are meant; while it is read, its ``obj`` is the file's tables.
 
     Raises:
         ConfigError: the file cannot be read, a key is unknown, or a value has the wrong kind. The message
             names file, key, kind and cure.
     """
-    commands = configurable(group)
+    assert isinstance(context.command, click.Group)
+    commands = configurable(context.command)
     options = {key: option for by_key in commands.values() for key, option in by_key.items()}
     values = _parse(path)
+    context.obj = tables = read_tables(path, values)
     for key, value in values.items():
-        if key not in options:
+        if key in TABLES:
+            continue
+        if key not in options or isinstance(value, dict):
             raise ConfigError(f"{path}: {_unknown(key, value, options)}")
-        _check(path, key, value, options[key])
-    return {
+        _check(path, key, value, options[key], context)
+    defaults: dict[str, Any] = {
         command: {str(option.name): values[key] for key, option in by_key.items() if key in values}
         for command, by_key in commands.items()
     }
+    return defaults, tables
+
+
+def reread(path: Path) -> Tables:
+    """The tables as the file has them now. Raises ``ConfigError``; its other keys hold until a new start."""
+    return read_tables(path, _parse(path))
 
 
 def _parse(path: Path) -> dict[str, Any]:
@@ -73,14 +81,16 @@ def _parse(path: Path) -> dict[str, Any]:
 def _unknown(key: str, value: object, options: Iterable[str]) -> str:
     """Say what is wrong with a key that no option has, and what was probably meant."""
     if isinstance(value, dict):
-        return f'"{key}" is a table; options stand at the top level, without tables'
+        near = difflib.get_close_matches(key, TABLES, n=1, cutoff=0.6)
+        meant = f"; did you mean [{near[0]}.NAME]?" if near else ""
+        return f'"{key}" is a table; options stand at the top level, and tables are [backends.NAME] and [models.NAME]{meant}'
     if key in ("backend-key", "backend_key", "api-key", "api_key", "key"):
         return f'"{key}": keys do not belong here; write backend-key-file or key-file, or set TURNTAPE_BACKEND_KEY'
     if key == "config":
         return '"config": a configuration file cannot name another one'
     near = difflib.get_close_matches(key.replace("_", "-"), options, n=1, cutoff=0.7)
     cure = f'did you mean "{near[0]}"?' if near else f"known are: {', '.join(sorted(options))}"
-    return f'"{key}" ({_kind(value)}) is not an option; {cure}'
+    return f'"{key}" ({kind_of(value)}) is not an option; {cure}'
 
 
 def unknown_variables(environment: Mapping[str, str], group: click.Command) -> list[str]:
@@ -98,14 +108,14 @@ def unknown_variables(environment: Mapping[str, str], group: click.Command) -> l
     return warnings
 
 
-def _check(path: Path, key: str, value: object, option: click.Option) -> None:
+def _check(path: Path, key: str, value: object, option: click.Option, context: click.Context) -> None:
     """Raise ``ConfigError`` unless ``value`` is what the flag of this name would take."""
     wanted, fits, example = _wanted(option)
     if not fits(value):
-        raise ConfigError(f'{path}: "{key}" is {_kind(value)}, it must be {wanted}, such as {key} = {example}')
+        raise ConfigError(f'{path}: "{key}" is {kind_of(value)}, it must be {wanted}, such as {key} = {example}')
     try:
         for each in value if isinstance(value, list) else [value]:
-            option.type.convert(each, option, None)
+            option.type.convert(each, option, context)
     except click.BadParameter as exc:
         raise ConfigError(f'{path}: "{key}": {exc.message}') from exc
 
@@ -127,14 +137,8 @@ def _wanted(option: click.Option) -> tuple[str, Any, str]:
     return "a string", a(str), '"…"'
 
 
-def _kind(value: object) -> str:
-    return _KINDS.get(type(value), "a date or time")
-
-
 def use(context: click.Context, path: Path | None) -> None:
     """Let the options of ``context``'s commands default to what ``path``, or ./turntape.toml, says."""
     if path is None and not DEFAULT_FILE.exists():
         return
-    assert isinstance(context.command, click.Group)
-    defaults: Mapping[str, Any] = read(path or DEFAULT_FILE, context.command)
-    context.default_map = dict(defaults)
+    context.default_map, context.obj = read(path or DEFAULT_FILE, context)

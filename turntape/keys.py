@@ -1,13 +1,16 @@
 """Keys, read from files and never shown: no message here holds one."""
 
-import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 
 import click
+from attrs import field, frozen
+
+from turntape.transport.backends.dialects import preset_for, presets
 
 from .agents import BACKEND_KEY_VARIABLE
+from .plan import PlannedBackend
 
 
 def read_keys(path: Path, *, option: str) -> tuple[str, ...]:
@@ -40,11 +43,58 @@ def read_keys(path: Path, *, option: str) -> tuple[str, ...]:
     return tuple(keys)
 
 
-def backend_key(path: Path | None, environment: Mapping[str, str] = os.environ) -> str | None:
-    """The upstream key: from ``path``, else from TURNTAPE_BACKEND_KEY, else none."""
-    if path is not None:
-        keys = read_keys(path, option="--backend-key-file")
-        if len(keys) > 1:
-            raise click.UsageError(f"--backend-key-file: {path} holds {len(keys)} keys; it must hold one")
-        return keys[0]
-    return environment.get(BACKEND_KEY_VARIABLE, "").strip() or None
+@frozen
+class BackendKey:
+    """What is known of a backend's key.
+
+    Attributes:
+        value: never shown; None if there is none.
+        variable: the environment variable it was taken from; "" for none.
+        missing: completes "The backend NAME ..." if it needs a key and has none; "" if all is well.
+    """
+
+    value: str | None = field(default=None, repr=False)
+    variable: str = ""
+    missing: str = ""
+
+
+def find_key(planned: PlannedBackend, environment: Mapping[str, str]) -> BackendKey:
+    """The key of one backend: a file's before a variable's, and its own before what is common.
+
+    Only the backend that ``--backend`` names gets the key of ``--backend-key-file`` or TURNTAPE_BACKEND_KEY: a key goes
+    nowhere but where its owner pointed it.
+
+    Raises:
+        click.UsageError: a file cannot be read, or does not hold one key.
+    """
+    table = planned.table
+    if planned.chosen and planned.key_file is not None:
+        return BackendKey(_read_key(planned.key_file, option="--backend-key-file"))
+    if table.key_file is not None:
+        return BackendKey(_read_key(table.key_file, option=f"[backends.{table.name}] key-file"))
+    if table.key_env is not None:
+        if value := environment.get(table.key_env, "").strip():
+            return BackendKey(value, table.key_env)
+        return BackendKey(missing=f"has no key: set {table.key_env}, which its key-env names")
+    if planned.chosen and (value := environment.get(BACKEND_KEY_VARIABLE, "").strip()):
+        return BackendKey(value, BACKEND_KEY_VARIABLE)
+    if table.spec.kind != "preset":
+        return BackendKey()
+    preset = presets()[table.spec.name]
+    url = table.spec.url
+    at_home = (
+        not url or not preset.hosts or preset_for(url) is preset
+    )  # elsewhere its owner has to say that it goes there
+    if at_home and preset.key_env and (value := environment.get(preset.key_env, "").strip()):
+        return BackendKey(value, preset.key_env)
+    if preset.auth == "none":
+        return BackendKey()
+    where = f"set {preset.key_env}, or " if at_home and preset.key_env else ""
+    return BackendKey(missing=f"has no key: {where}give --backend-key-file, or key-env or key-file in its table")
+
+
+def _read_key(path: Path, *, option: str) -> str:
+    keys = read_keys(path, option=option)
+    if len(keys) > 1:
+        raise click.UsageError(f"{option}: {path} holds {len(keys)} keys; it must hold one")
+    return keys[0]

@@ -11,6 +11,9 @@ import click
 from attrs import fields, frozen
 from click.core import ParameterSource
 
+from .specs import BackendSpec, SpecError
+from .tables import Tables
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 ENVIRONMENT_PREFIX = "TURNTAPE_"
@@ -20,26 +23,6 @@ class EnvironmentFailed(click.ClickException):
     """The command was right, but a port, a file or a program was not there for it: exit code 3."""
 
     exit_code = 3
-
-
-@frozen
-class BackendSpec:
-    """Which model server to use, as ``--backend`` names it.
-
-    Attributes:
-        kind: "scripted" or "chat".
-        script: the script's file; None is the built-in script.
-        url: base URL of the chat-completions server; "" for a scripted backend.
-    """
-
-    kind: str
-    script: Path | None = None
-    url: str = ""
-
-    def __str__(self) -> str:
-        if self.kind == "chat":
-            return f"chat+{self.url.partition('?')[0]}"  # a query may hold a key
-        return f"scripted:{self.script}" if self.script else "scripted (built in)"
 
 
 @frozen
@@ -53,33 +36,26 @@ class StoreSpec:
 
 
 class BackendType(click.ParamType[BackendSpec]):
-    """``scripted``, ``scripted:FILE`` or ``chat+URL``."""
+    """A backend by its kind and place, by the name of a preset, or by that of a table in the configuration."""
 
     name = "backend"
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        return "scripted[:FILE]|chat+URL"
+        return "BACKEND"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> BackendSpec:
         if isinstance(value, BackendSpec):
             return value
-        kind, separator, rest = str(value).partition(":")
-        if kind == "scripted" and (rest or not separator):
-            return BackendSpec(kind, Path(rest) if rest else None)
-        if str(value).startswith(("chat+http://", "chat+https://")):
-            url = str(value).removeprefix("chat+")
-            if "@" in url.partition("://")[2].partition("/")[0]:
-                self.fail("the URL holds a user name or key; put the key into --backend-key-file", param, ctx)
-            return BackendSpec("chat", url=url)
-        if str(value).startswith(("http://", "https://")):
-            scheme = str(value).partition(":")[0]
-            self.fail(f"write chat+{scheme}://… for a chat-completions server at that URL", param, ctx)
-        self.fail(
-            f"{str(value)!r} is none of: scripted, scripted:FILE, chat+URL "
-            "(such as chat+http://127.0.0.1:8000/v1 for a chat-completions server)",
-            param,
-            ctx,
-        )
+        try:
+            return BackendSpec.parse(str(value), tables_of(ctx).backends)
+        except SpecError as exc:
+            self.fail(str(exc), param, ctx)
+
+
+def tables_of(context: click.Context | None) -> Tables:
+    """The tables of the configuration that ``context``'s program was started with; none without one."""
+    tables = context.find_root().obj if context is not None else None
+    return tables if isinstance(tables, Tables) else Tables()
 
 
 class StoreType(click.ParamType[StoreSpec]):
@@ -259,16 +235,26 @@ class Model:
     store: StoreSpec
 
 
-model_options = together(
-    option("--backend", type=BackendType(), default="scripted", help="What answers the requests."),
+backend_options = together(
+    option(
+        "--backend",
+        type=BackendType(),
+        default="scripted",
+        help="What answers: scripted[:FILE], chat+URL, tokens+URL, responses+URL, llama:FILE, or a name: cerebras, "
+        "openai, vllm, ollama, …, or a [backends] table.",
+    ),
     option(
         "--model",
         default="",
         metavar="NAME",
         show_default=False,
-        help="Model that is listed, and used by requests that name none.",
+        help="Model that is listed first, and used by requests that name none.",
     ),
     option("--backend-key-file", type=EXISTING_FILE, help="File with the backend's key; or TURNTAPE_BACKEND_KEY."),
+)
+
+model_options = together(
+    backend_options,
     option(
         "--store",
         type=StoreType(),

@@ -1,5 +1,6 @@
 """Run one server from start to stop: listen, say where, end on a signal, let turns in flight end first."""
 
+import os
 import signal
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -48,21 +49,19 @@ class Served:
 
     Attributes:
         keys: what clients may present; none: anything, from this machine only.
-        models: names to list; the first is for requests that name none.
+        default_model: for requests that name none; "" for none.
         beside: runs as long as the server does.
+        reload: called on SIGHUP; None leaves that signal alone.
     """
 
     listen: Listen
     keys: tuple[str, ...]
-    models: tuple[str, ...]
+    default_model: str
     new_session: Callable[[], SessionLike]
     backend: Backend
     store: Store
     beside: Callable[[], Awaitable[None]] | None = None
-
-    @property
-    def default_model(self) -> str:
-        return self.models[0] if self.models else ""
+    reload: Callable[[], Awaitable[None]] | None = None
 
 
 @define
@@ -96,6 +95,20 @@ class _Stop:
                 self.by = number
 
 
+async def _reload_on_hangup(
+    reload: Callable[[], Awaitable[None]], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Call ``reload`` on each SIGHUP, except for that of a terminal which was closed: it ends the server, as it should."""
+    has_terminal = os.isatty(2)
+    with trio.open_signal_receiver(signal.SIGHUP) as signals:
+        task_status.started()
+        async for _ in signals:
+            if has_terminal and not os.isatty(2):
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+            await reload()
+
+
 async def run(served: Served, *, started: Callable[[Address], None], task: Task | None = None) -> int:
     """Serve until ``task`` returns, or without one until SIGINT or SIGTERM; return the exit code.
 
@@ -113,6 +126,8 @@ async def run(served: Served, *, started: Callable[[Address], None], task: Task 
         await nursery.start(stop.watch)
         if served.beside:
             nursery.start_soon(served.beside)
+        if served.reload:
+            await nursery.start(_reload_on_hangup, served.reload)
         async with trio.open_nursery() as servers:
             try:
                 port = await servers.start(partial(_serve, served, stop.asked))
@@ -148,7 +163,6 @@ async def _serve(
         websocket=listen.websocket,
         max_message_bytes=listen.max_message_bytes,
         limits=Limits(keepalive_s=listen.keepalive),
-        models=served.models,
         default_model=served.default_model,
         grace_s=listen.grace,
     )

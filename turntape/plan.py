@@ -1,0 +1,112 @@
+"""What each public model name stands for, worked out from the options and the tables before anything is opened."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+from attrs import frozen
+
+from .options import Model
+from .specs import BackendSpec
+from .tables import ANY, BackendTable, ModelTable, Tables
+
+
+@frozen
+class PlannedBackend:
+    """A backend as it will be opened.
+
+    Attributes:
+        renderer: for backends that take tokens.
+        chosen: it is the one that ``--backend`` names: the key given on the command line or in TURNTAPE_BACKEND_KEY is its.
+        key_file: by ``--backend-key-file``.
+    """
+
+    table: BackendTable
+    renderer: str = "auto"
+    chosen: bool = False
+    key_file: Path | None = None
+
+    @property
+    def name(self) -> str:
+        return self.table.name
+
+
+@frozen
+class PlannedRoute:
+    """One public name, or ``ANY``; see ``Route``."""
+
+    table: ModelTable
+    backend: PlannedBackend
+    fallbacks: tuple["PlannedRoute", ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.table.name
+
+    @property
+    def model(self) -> str:
+        """The name that goes to the backend; "" for the one that was asked for."""
+        return self.table.model or ("" if self.name == ANY else self.name)
+
+
+@frozen
+class Plan:
+    """Every route, the default first.
+
+    Attributes:
+        tabled: the names come from [models] tables, so that there are no others.
+    """
+
+    routes: tuple[PlannedRoute, ...]
+    listed: tuple[str, ...]
+    tabled: bool
+
+    @property
+    def backends(self) -> list[PlannedBackend]:
+        every = (each.backend for route in self.routes for each in (route, *route.fallbacks))
+        return list(dict.fromkeys(every))
+
+
+def plan(model: Model, tables: Tables) -> Plan:
+    """The routes of one configuration.
+
+    Raises:
+        click.UsageError: ``--model`` is no name of a table, though there are tables.
+    """
+    chosen = PlannedBackend(_defined(model.backend, tables), chosen=True, key_file=model.backend_key_file)
+    if not tables.models:
+        return Plan((PlannedRoute(ModelTable(name=ANY), chosen),), (model.model,) if model.model else (), False)
+    if model.model and model.model not in tables.models and ANY not in tables.models:
+        known = ", ".join(tables.models)
+        raise click.UsageError(
+            f"--model: {model.model!r} is not among the [models] of {tables.path}; known are: {known}"
+        )
+    routes = {name: _route(table, chosen, tables) for name, table in tables.models.items()}
+    listed = tuple(dict.fromkeys(name for name in (model.model, *routes) if name and name != ANY))
+    return Plan(tuple(routes.values()), listed, True)
+
+
+def _defined(spec: BackendSpec, tables: Tables) -> BackendTable:
+    return tables.backends[spec.name] if spec.kind == "table" else BackendTable(name=str(spec), spec=spec)
+
+
+def _route(table: ModelTable, chosen: PlannedBackend, tables: Tables) -> PlannedRoute:
+    return PlannedRoute(table, _backend(table, chosen, tables), tuple(_fallbacks(table, chosen, tables)))
+
+
+def _backend(table: ModelTable, chosen: PlannedBackend, tables: Tables) -> PlannedBackend:
+    if table.backend is None or _defined(table.backend, tables) == chosen.table:
+        return PlannedBackend(chosen.table, table.renderer, True, chosen.key_file)
+    return PlannedBackend(_defined(table.backend, tables), table.renderer)
+
+
+def _fallbacks(table: ModelTable, chosen: PlannedBackend, tables: Tables) -> Iterator[PlannedRoute]:
+    """The fallbacks of ``table``; those of a fallback are not followed."""
+    for name in table.fallback:
+        if name in tables.models:
+            other = tables.models[name]
+            yield PlannedRoute(other, _backend(other, chosen, tables))
+        else:
+            spec = BackendSpec.parse(name, tables.backends)
+            same = ModelTable(name=table.name, backend=spec, model=table.model, renderer=table.renderer)
+            yield PlannedRoute(same, _backend(same, chosen, tables))

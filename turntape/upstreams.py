@@ -1,0 +1,199 @@
+"""Opens the backends of a plan, each once, and makes the table by which requests are routed to them."""
+
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+
+import click
+import trio
+from attrs import define, field, frozen
+
+from turntape.core.seam import StartSample
+from turntape.transport import router
+from turntape.transport.backends.base import Backend, BackendError, Batch
+from turntape.transport.backends.chat import ChatBackend
+from turntape.transport.backends.dialects import Preset, presets
+from turntape.transport.backends.script import Script, ScriptError
+from turntape.transport.backends.scripted import ScriptedBackend
+from turntape.transport.http_client import HttpClient, Response
+from turntape.transport.http_connections import IDLE_S, Connections
+from turntape.transport.http_target import Target
+from turntape.transport.router import Defaults, Route, RouteTable, Upstream
+
+from .keys import BackendKey, find_key
+from .plan import Plan, PlannedBackend, PlannedRoute
+from .tables import ANY
+
+SECURE_IDLE_S = 50.0
+"""Over https, where the next server is far and usually a cloud's front end, which closes after 60 s or more; ours. A
+connection that is closed all the same is replaced before anything is lost."""
+
+
+@frozen
+class Opened:
+    """What a backend was made from: equal ones are the same backend, across reloads too."""
+
+    planned: PlannedBackend
+    key: BackendKey
+
+
+@define(eq=False)
+class HttpSettings(HttpClient):
+    """A client that sends more headers with every request.
+
+    Args:
+        more: as the configuration has them.
+    """
+
+    more: tuple[tuple[str, str], ...] = ()
+
+    def post(
+        self, target: Target, headers: Sequence[tuple[str, str]], body: Sequence[bytes]
+    ) -> AbstractAsyncContextManager[Response]:
+        return super().post(target, (*headers, *self.more), body)
+
+    def get(self, target: Target, headers: Sequence[tuple[str, str]]) -> AbstractAsyncContextManager[Response]:
+        return super().get(target, (*headers, *self.more))
+
+
+@define(eq=False)
+class Keyless:
+    """Stands for a backend whose key is not there: refuses each request with what to do, and sends nothing.
+
+    Attributes:
+        reason: which key, and where it should be.
+    """
+
+    name: str
+    reason: str
+    models: tuple[str, ...] = ()
+
+    def sample(self, start: StartSample) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[Batch]]:
+        raise BackendError(f"The backend {self.name} {self.reason}.", code="invalid_api_key", status=401)
+
+    async def aclose(self) -> None: ...
+
+
+@define(eq=False)
+class Upstreams:
+    """Every backend that is open.
+
+    Args:
+        environment: where keys may be.
+    """
+
+    environment: Mapping[str, str] = field(factory=lambda: os.environ, repr=False)
+    _open: dict[Opened, Upstream] = field(factory=dict, init=False)
+
+    async def route(self, plan: Plan) -> RouteTable:
+        """The table of ``plan``. Backends that are open already are used again; others are opened.
+
+        Raises:
+            click.UsageError: a script, a model file or a key file cannot be read, or a URL cannot be used. Nothing
+                that was opened for this table stays open.
+        """
+        wanted = {backend: Opened(backend, find_key(backend, self.environment)) for backend in plan.backends}
+        fresh = dict[Opened, Upstream]()
+        try:
+            for opened in wanted.values():
+                if opened not in self._open and opened not in fresh:
+                    fresh[opened] = Upstream(opened.planned.name, await open_backend(opened.planned, opened.key))
+        except BaseException:
+            for upstream in fresh.values():
+                await upstream.close()
+            raise
+        self._open = {opened: self._open.get(opened) or fresh[opened] for opened in wanted.values()}
+
+        def made(planned: PlannedRoute) -> Route:
+            return self._made(planned, self._open[wanted[planned.backend]], tuple(map(made, planned.fallbacks)))
+
+        routes = {router.ANY if planned.name == ANY else planned.name: made(planned) for planned in plan.routes}
+        offered = () if plan.tabled else routes[router.ANY].upstream.backend.models
+        return RouteTable(routes, tuple(dict.fromkeys((*plan.listed, *offered))))
+
+    @property
+    def key_variables(self) -> frozenset[str]:
+        """Where in the environment the keys of these backends stand."""
+        return frozenset(opened.key.variable for opened in self._open if opened.key.variable)
+
+    @property
+    def missing_keys(self) -> list[str]:
+        """What is wrong with each backend that has no key and needs one."""
+        return [f"{opened.planned.name} {opened.key.missing}" for opened in self._open if opened.key.missing]
+
+    @staticmethod
+    def _made(planned: PlannedRoute, upstream: Upstream, fallbacks: tuple[Route, ...]) -> Route:
+        table = planned.table
+        return Route(
+            name=planned.name,
+            upstream=upstream,
+            model=planned.model,
+            context_window=table.context_window,
+            max_output=table.max_output,
+            defaults=Defaults(
+                temperature=table.temperature,
+                top_p=table.top_p,
+                max_output_tokens=table.max_output_tokens,
+                reasoning_effort=table.reasoning_effort,
+            ),
+            fallbacks=fallbacks,
+        )
+
+
+async def open_backend(planned: PlannedBackend, key: BackendKey) -> Backend:
+    """The backend, ready for samples.
+
+    Raises:
+        click.UsageError: what it is made from cannot be used; names the backend and the cure.
+    """
+    if key.missing:
+        return Keyless(planned.name, key.missing)
+    try:
+        return await _OPEN[planned.table.spec.kind](planned, key.value)
+    except (ValueError, ScriptError) as exc:
+        where = "--backend" if planned.chosen else f"backend {planned.name}"
+        raise click.UsageError(f"{where}: {exc}") from exc
+
+
+def http_client(planned: PlannedBackend) -> HttpSettings:
+    """Connections with the limits and headers that the table gives."""
+    table = planned.table
+    secure = base_url(planned).startswith("https://")
+    return HttpSettings(
+        Connections(
+            connect_timeout_s=table.connect_timeout,
+            n_idle=table.idle_connections,
+            idle_s=table.idle_timeout or (SECURE_IDLE_S if secure else IDLE_S),
+        ),
+        head_timeout_s=table.answer_timeout,
+        silence_s=table.silence_timeout,
+        more=table.headers,
+    )
+
+
+def preset_of(planned: PlannedBackend) -> Preset | None:
+    spec = planned.table.spec
+    return presets()[spec.name] if spec.kind == "preset" else None
+
+
+def base_url(planned: PlannedBackend) -> str:
+    """Where it is; "" for a backend that is not at a URL."""
+    preset = preset_of(planned)
+    return planned.table.spec.url or (preset.base_url if preset else "")
+
+
+async def _scripted(planned: PlannedBackend, key: str | None) -> Backend:
+    file = planned.table.spec.file
+    return ScriptedBackend(Script.load(file) if file else Script.default())
+
+
+async def _chat(planned: PlannedBackend, key: str | None) -> Backend:
+    name = planned.table.spec.name  # of the preset, whose dialects hold wherever it is
+    return ChatBackend(base_url(planned), key=key, preset=name, client=http_client(planned))
+
+
+_OPEN: dict[str, Callable[[PlannedBackend, str | None], Awaitable[Backend]]] = {
+    "scripted": _scripted,
+    "chat": _chat,
+    "preset": _chat,
+}
