@@ -3,6 +3,7 @@
 As a program, ``python tests/chat_server.py PORT`` serves the lab script on loopback and prints ``READY PORT``.
 """
 
+import gzip
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -190,9 +191,11 @@ class ChatServer:
                     if request is None or (self.deaf_after is not None and n >= self.deaf_after):
                         return
                     head, body = request
-                    self.requests.append(orjson.loads(body))
+                    headers = {k.decode(): v.decode() for k, v in head.headers}
+                    is_packed = headers.get("content-encoding") == "gzip"
+                    self.requests.append(orjson.loads(gzip.decompress(body) if is_packed else body))
                     self.paths.append(head.target.decode())
-                    self.headers.append({k.decode(): v.decode() for k, v in head.headers})
+                    self.headers.append(headers)
                     self.on_connection.append(number)
                     await self._answer(http, stream, self.script(self.requests[-1]))
                     if http.our_state is not h11.DONE:

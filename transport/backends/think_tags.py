@@ -12,7 +12,7 @@ class ThinkTags:
     """
 
     def __init__(self) -> None:
-        self._state = "start"  # then "thinking", "gap" and "text"; without a tag "text" at once
+        self._state = "start"  # then "opened", "thinking", "gap" and "text"; without a tag "text" at once
         self._held = ""
 
     def stop(self) -> None:
@@ -27,9 +27,11 @@ class ThinkTags:
         if self._state == "start":
             rest = self._held.lstrip()
             if rest.startswith(OPEN):
-                self._state, self._held = "thinking", rest[len(OPEN) :].lstrip("\n")
+                self._state, self._held = "opened", rest[len(OPEN) :]
             elif not OPEN.startswith(rest):
                 self._state = "text"
+        if self._state == "opened" and (rest := self._held.lstrip()):
+            self._state, self._held = "thinking", rest
         if self._state == "thinking":
             thought, tag, rest = self._held.partition(CLOSE)
             self._held = rest if tag else thought[len(thought) - _overlap(thought) :]
@@ -49,7 +51,7 @@ class ThinkTags:
         """The rest: the content is over."""
         held, self._held = self._held, ""
         state, self._state = self._state, "text"
-        if not held or state == "gap":
+        if not held or state in ("opened", "gap"):
             return []
         return [Reasoning(held) if state == "thinking" else Text(held)]
 
