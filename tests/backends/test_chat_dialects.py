@@ -1,35 +1,21 @@
 """Every row of the chat table against a server that plays its provider: a tool loop, counts, an overflow, a rate limit."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
 import pytest
-import trio
+from backends.chat_asking import KEY, LOOKUP, asking, said, start
 from chat_providers import CACHED, OUTPUT, PROMPT, PROVIDERS, REASONED, Provider
-from chat_server import DONE, ChatServer, Reply, Script, chunk, saying, sse
+from chat_server import DONE, Reply, chunk, saying, sse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turntape.core.context import Context
-from turntape.core.seam import Arguments, Finish, Increment, Reasoning, StartSample, Text, ToolCall, Usage
-from turntape.core.wire import structure_create
+from turntape.core.seam import Arguments, Finish, Reasoning, Text, ToolCall, Usage
 from turntape.transport.backends.base import BackendError
-from turntape.transport.backends.chat import ChatBackend
 from turntape.transport.backends.chat_request import encode_request
 from turntape.transport.backends.dialects import dialect_for, presets, table
 from turntape.transport.backends.messages import Renderer
-from turntape.transport.http_client import HttpClient
-from turntape.transport.http_connections import Connections
 
-KEY = "hunter2-hunter2"
-LOOKUP = {
-    "type": "function",
-    "name": "lookup",
-    "parameters": {"type": "object", "properties": {"key": {"type": "string"}}},
-    "strict": False,
-}
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 FORMAT = {"type": "json_schema", "name": "answer", "schema": SCHEMA, "strict": True}
 NOTE = {"role": "developer", "content": "A late note."}
@@ -50,28 +36,6 @@ ROWS = [
     pytest.param(row.backend, row.models[0].replace("*", "x") if row.models != ("*",) else "some-model", id=row.name)
     for row in table().rows
 ]
-
-
-@asynccontextmanager
-async def asking(preset: str, script: Script) -> AsyncIterator[tuple[ChatServer, ChatBackend]]:
-    """A server under this preset's name, and a backend that reaches it over memory streams."""
-    async with trio.open_nursery() as nursery:
-        server = ChatServer(nursery, script)
-        url = presets()[preset].base_url if preset in presets() else ""
-        client = HttpClient(Connections(connect=server.connect))
-        http_url = (url or "http://model.test/v1").replace("https:", "http:")
-        yield server, ChatBackend(http_url, KEY, preset=preset, client=client)
-        nursery.cancel_scope.cancel()
-
-
-def start(model: str, items: Any, context: Context | None = None, **fields: Any) -> StartSample:
-    request = structure_create({"model": model, "input": items, **fields})
-    return StartSample("smp_1", model, request, (context or Context()).extend(request.input.items), 0)
-
-
-async def said(backend: ChatBackend, asked: StartSample) -> list[Increment]:
-    async with backend.sample(asked) as channel:
-        return [increment async for batch in channel for increment in batch]
 
 
 def played(backend: str, model: str) -> tuple[str, Provider]:
