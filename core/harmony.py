@@ -7,7 +7,7 @@ file that a tool read stays six characters of prose. Source: openai/harmony, who
 from collections.abc import Sequence
 from typing import Any
 
-from attrs import define, frozen
+from attrs import define, field, frozen
 
 from .rendering import Tokenizer
 from .typescript import type_of
@@ -24,6 +24,9 @@ IDENTITY = "You are ChatGPT, a large language model trained by OpenAI."
 CUTOFF = "2024-06"
 EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 """The three efforts that the model was trained with, for every name of one; anything else counts as medium."""
+
+MAX_WORDS = 4096
+"""Words of headers that are kept: roles, channels, and the names of tools."""
 
 ANALYSIS, COMMENTARY, FINAL = "analysis", "commentary", "final"
 
@@ -47,6 +50,7 @@ class Harmony:
 
     tokenizer: Tokenizer
     n_encoded: int = 0
+    _words: dict[str, list[int]] = field(factory=dict, init=False, repr=False)
 
     def system(self, *, date: str, effort: str | None, has_functions: bool) -> list[int]:
         """The message that says who the model is and which channels there are.
@@ -74,31 +78,41 @@ class Harmony:
 
     def message(self, role: str, text: str, *, channel: str | None = None) -> list[int]:
         """A message of the user, or of the assistant in a channel."""
-        return self._closed(self._text(role), channel, "", text, END)
+        header = [] if channel is None else [CHANNEL, *self.words(channel)]
+        return [START, *self.words(role), *header, MESSAGE, *self.text(text), END]
 
     def call(self, name: str, arguments: str) -> list[int]:
         """The assistant's call of a function."""
-        return self._closed(self._text("assistant", f" to=functions.{name}"), COMMENTARY, "json", arguments, CALL)
+        return [*self.prompt(), *self.call_header(name), *self.text(arguments), CALL]
 
     def output(self, name: str, text: str) -> list[int]:
         """What the function said."""
-        return self._closed(self._text(f"functions.{name}", " to=assistant"), COMMENTARY, "", text, END)
+        author = self.words(f"functions.{name}", " to=assistant")
+        return [START, *author, CHANNEL, *self.words(COMMENTARY), MESSAGE, *self.text(text), END]
+
+    def call_header(self, name: str) -> list[int]:
+        """What stands between the author of a call and its arguments."""
+        form = [*self.words(" "), CONSTRAIN, *self.words("json")]
+        return [*self.words(f" to=functions.{name}"), CHANNEL, *self.words(COMMENTARY), *form, MESSAGE]
 
     def prompt(self) -> list[int]:
         """What stands behind the conversation when the assistant is to speak."""
-        return [START, *self._text("assistant")]
+        return [START, *self.words("assistant")]
 
-    def _closed(self, author: list[int], channel: str | None, form: str, text: str, end: int) -> list[int]:
-        ids = [START, *author]
-        if channel is not None:
-            ids += [CHANNEL, *self._text(channel)]
-        if form:
-            ids += [*self._text(" "), CONSTRAIN, *self._text(form)]
-        return [*ids, MESSAGE, *self._text(text), end]
+    def words(self, *words: str) -> list[int]:
+        """Words of headers, each encoded for itself as the reference does it, and once only."""
+        ids: list[int] = []
+        for word in words:
+            if word not in self._words:
+                if len(self._words) >= MAX_WORDS:
+                    self._words.clear()
+                self._words[word] = self.text(word)
+            ids += self._words[word]
+        return ids
 
-    def _text(self, *texts: str) -> list[int]:
-        """Each text encoded for itself: the format's own pieces never merge with each other."""
-        ids = [token for text in texts for token in self.tokenizer.encode(text)]
+    def text(self, text: str) -> list[int]:
+        """Ordinary text, which no marker can come out of."""
+        ids = list(self.tokenizer.encode(text))
         self.n_encoded += len(ids)
         return ids
 

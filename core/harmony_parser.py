@@ -93,6 +93,11 @@ class HarmonyParser:
     _text_ids: list[int] = field(factory=list)  # ordinary ids of this batch, not decoded yet
     _out: list[ParserEvent] = field(factory=list)
 
+    @property
+    def open_ids(self) -> list[int]:
+        """Everything sampled since the last message that is whole."""
+        return list(self._ids)
+
     def feed(self, ids: Iterable[int]) -> list[ParserEvent]:
         """What the next ids say, in order."""
         for token in ids:

@@ -6,6 +6,7 @@ import os
 import tempfile
 from base64 import b64decode
 from collections.abc import Sequence
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -46,10 +47,12 @@ class Vocabulary:
 
 async def load_harmony() -> Vocabulary:
     """o200k_harmony, the vocabulary of gpt-oss. Nothing is downloaded. Raises ``NoVocabulary``."""
-    return await trio.to_thread.run_sync(_load_harmony)
+    return await trio.to_thread.run_sync(read_harmony)
 
 
-def _load_harmony() -> Vocabulary:
+@cache
+def read_harmony() -> Vocabulary:
+    """The same, for a thread: it takes half a second, once."""
     content = _from_cache() or _from_package()
     ranks = {b64decode(token): int(rank) for token, rank in (line.split() for line in content.splitlines() if line)}
     special = {f"<|special_{token}|>": token for token in range(FIRST_SPECIAL, FIRST_SPECIAL + N_SPECIAL)}

@@ -187,7 +187,9 @@ def test_the_pattern_is_tiktokens_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_new_text_is_counted() -> None:
-    """The count of encoded tokens is that of the text: markers need no vocabulary."""
+    """The count of encoded tokens is that of the text: markers need no vocabulary, and a header's words are kept."""
     harmony = Harmony(vocabulary())
     ids = harmony.message("user", "hello world")
     assert harmony.n_encoded == len(ids) - 3
+    harmony.message("user", "hello world")
+    assert harmony.n_encoded == len(ids) - 3 + 2

@@ -1,44 +1,14 @@
 """Samples of gpt-oss are read whatever the model wrote and wherever the batches are cut."""
 
 from collections.abc import Sequence
-from functools import cache
 
 import pytest
-import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from token_server import MARKS, marked, vocabulary
 
-from turntape.core.harmony import CALL, CHANNEL, CONSTRAIN, END, END_OF_TEXT, MESSAGE, RETURN, START, Harmony
+from turntape.core.harmony import CHANNEL, Harmony
 from turntape.core.harmony_parser import Closed, Content, HarmonyParser, Header, Opened, ParserEvent
-from turntape.transport.tokenizers import Vocabulary, load_harmony
-
-MARKS = {
-    "<|start|>": START,
-    "<|channel|>": CHANNEL,
-    "<|message|>": MESSAGE,
-    "<|constrain|>": CONSTRAIN,
-    "<|end|>": END,
-    "<|call|>": CALL,
-    "<|return|>": RETURN,
-    "<|endoftext|>": END_OF_TEXT,
-}
-
-
-@cache
-def vocabulary() -> Vocabulary:
-    return trio.run(load_harmony)
-
-
-def sampled(text: str) -> list[int]:
-    """Ids of a sample that is written with its markers."""
-    ids: list[int] = []
-    while text:
-        at, mark = min(((text.find(mark), mark) for mark in MARKS if mark in text), default=(len(text), ""))
-        ids += vocabulary().encode(text[:at])
-        if mark:
-            ids.append(MARKS[mark])
-        text = text[at + len(mark) :]
-    return ids
 
 
 def parse(ids: Sequence[int], n_batch: int = 1000) -> list[ParserEvent]:
@@ -52,7 +22,7 @@ def parse(ids: Sequence[int], n_batch: int = 1000) -> list[ParserEvent]:
 def messages(text: str) -> list[tuple[str, str | None, str]]:
     """Channel, function and text of each message in a sample."""
     found: list[tuple[str, str | None, str]] = []
-    for event in parse(sampled(text)):
+    for event in parse(marked(text)):
         if isinstance(event, Opened):
             found.append((event.header.channel, event.header.function, ""))
         elif isinstance(event, Content):
@@ -89,7 +59,7 @@ def test_batches_may_be_cut_anywhere(n_batch: int) -> None:
                 out.append(event)
         return out
 
-    ids = sampled(WHOLE)
+    ids = marked(WHOLE)
     assert joined(parse(ids, n_batch)) == joined(parse(ids))
     assert not any("\ufffd" in event.text for event in parse(ids, n_batch) if isinstance(event, Content))
 
@@ -157,7 +127,7 @@ def test_what_was_rendered_is_read_back() -> None:
     """Parser and renderer are inverse."""
     harmony = Harmony(vocabulary())
     ids = harmony.call("f-1", '{"a": 1}')[len(harmony.prompt()) :]
-    opened, content, closed = parse([*ids[:0], *sampled(" to=functions.f-1"), *ids[ids.index(CHANNEL) :]])
+    opened, content, closed = parse([*ids[:0], *marked(" to=functions.f-1"), *ids[ids.index(CHANNEL) :]])
     assert opened == Opened(Header("commentary", "f-1"))
     assert content == Content('{"a": 1}')
     assert isinstance(closed, Closed)

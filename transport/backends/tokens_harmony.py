@@ -1,0 +1,221 @@
+"""gpt-oss conversations as token ids: each item is encoded once in its life, and what the model said is never encoded."""
+
+import time
+from collections.abc import Callable, Sequence
+from weakref import WeakKeyDictionary
+
+from attrs import define, evolve, field, frozen
+
+from turntape.core.canonical import Item
+from turntape.core.context import Context
+from turntape.core.harmony import ANALYSIS, COMMENTARY, FINAL, STOPS, Function, Harmony
+from turntape.core.reasoning import reasoning_text
+from turntape.core.rendering import Segment, Tokenizer
+from turntape.core.seam import StartSample
+from turntape.core.tools import Tool
+from turntape.core.wire import ResponseCreate
+
+from .chat_tools import ToolKey, ToolNames, key_of
+from .tokens_base import Prompt, text_of
+from .tokens_choice import CUSTOM_PARAMETERS, Choice, custom_arguments, custom_description
+from .tokens_speech import HarmonySpeech
+from .tokens_spoken import Takes
+
+N_HEADS = 64
+"""Beginnings of prompts that are kept: instructions and tools are the same from turn to turn."""
+
+
+@frozen(eq=False)
+class Rendered:
+    """A context as segments: its parent's and those that its link adds.
+
+    Attributes:
+        date: of the conversation's first request. It is in the first line of every prompt, so it must not change.
+        open_calls: function names of the calls that wait for an output.
+        whole: the link's segments, joined; ``bare``: without reasoning.
+        last_final: where the last message stands that ended a turn, or -1.
+    """
+
+    parent: "Rendered | None"
+    segments: tuple[Segment, ...] = field(repr=False)
+    date: str
+    names: ToolNames = field(repr=False)
+    open_calls: dict[str, str] = field(repr=False)
+    whole: Segment = field(init=False)
+    bare: Segment = field(init=False)
+    last_final: int = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        finals = [n for n, segment in enumerate(self.segments) if segment.kind == FINAL]
+        object.__setattr__(self, "whole", _joined(self.segments))
+        object.__setattr__(self, "bare", _joined(_without_analysis(self.segments)))
+        object.__setattr__(self, "last_final", finals[-1] if finals else -1)
+
+    def prompt(self) -> tuple[list[bytes], int, int]:
+        """Pieces, their tokens, and how many tokens of reasoning were left out.
+
+        Reasoning goes once the turn that it belongs to has ended: the model was trained so, and vLLM does the same.
+        """
+        pieces: list[bytes] = []
+        n_tokens, n_left_out, is_ended = 0, 0, False
+        link: Rendered | None = self
+        while link is not None:
+            piece = link.bare if is_ended else link.whole
+            if not is_ended and link.last_final >= 0:
+                is_ended = True
+                before, after = link.segments[: link.last_final], link.segments[link.last_final :]
+                piece = _joined([*_without_analysis(before), *after])
+            n_left_out += link.whole.n_tokens - piece.n_tokens
+            n_tokens += piece.n_tokens
+            if piece.n_tokens:
+                pieces.append(piece.encoded)
+            link = link.parent
+        pieces.reverse()
+        return pieces, n_tokens, n_left_out
+
+
+def _without_analysis(segments: Sequence[Segment]) -> list[Segment]:
+    return [segment for segment in segments if segment.kind != ANALYSIS]
+
+
+def _joined(segments: Sequence[Segment]) -> Segment:
+    return Segment(b",".join(s.encoded for s in segments if s.n_tokens), sum(s.n_tokens for s in segments))
+
+
+def _today() -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime())
+
+
+@define(eq=False)
+class HarmonyRenderer:
+    """Renders contexts for gpt-oss, and keeps the result as long as they live.
+
+    Args:
+        today: the date that a new conversation begins with, YYYY-MM-DD.
+
+    Attributes:
+        n_left_out: tokens of reasoning that the latest prompt did without, since their turn has ended. A server has to
+            prefill again what stands behind the first of them, once for each turn of the user.
+    """
+
+    tokenizer: Tokenizer = field(repr=False)
+    new_call_id: Callable[[], str] = field(repr=False)
+    today: Callable[[], str] = field(default=_today, repr=False)
+    name: str = "harmony"
+    notes: tuple[str, ...] = (
+        "Reasoning is left out of the prompt once its turn has ended, so a user's next message prefills that turn again.",
+    )
+    n_left_out: int = 0
+    harmony: Harmony = field(init=False, repr=False)
+    takes: Takes = field(factory=Takes, init=False, repr=False)
+    _kept: WeakKeyDictionary[Context, Rendered] = field(factory=WeakKeyDictionary, init=False, repr=False)
+    _heads: dict[object, Segment] = field(factory=dict, init=False, repr=False)
+    _opening: Segment = field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.harmony = Harmony(self.tokenizer)
+        self._opening = Segment.of(self.harmony.prompt())
+
+    @property
+    def n_encoded(self) -> int:
+        return self.harmony.n_encoded
+
+    async def prompt(self, start: StartSample) -> Prompt:
+        tools = tuple({key_of(tool): tool for tool in start.context.tools + start.request.callable_tools}.values())
+        rendered = self._render(start.context, tools)
+        functions = [_function(tool, rendered.names) for tool in tools]
+        head = self._head(start.request, rendered.date, functions)
+        pieces, n_tokens, self.n_left_out = rendered.prompt()
+        choice = Choice.of(start.request, tools, rendered.names)
+        speech = HarmonySpeech(self.harmony, rendered.names, choice, self.new_call_id, self.takes, start.context)
+        return Prompt(
+            (head.encoded, *pieces, self._opening.encoded),
+            head.n_tokens + n_tokens + self._opening.n_tokens,
+            speech,
+            STOPS,
+        )
+
+    def _head(self, request: ResponseCreate, date: str, functions: Sequence[Function]) -> Segment:
+        effort = request.reasoning.effort if request.reasoning is not None else None
+        shown = tuple((f.name, f.description, repr(f.parameters)) for f in functions)
+        key = date, effort, request.instructions, shown
+        head = self._heads.pop(key, None)
+        if head is None:
+            ids = self.harmony.system(date=date, effort=effort, has_functions=bool(functions))
+            head = Segment.of(ids + self.harmony.developer(request.instructions, functions))
+        self._heads[key] = head
+        if len(self._heads) > N_HEADS:
+            del self._heads[next(iter(self._heads))]
+        return head
+
+    def _render(self, context: Context, tools: Sequence[Tool]) -> Rendered:
+        """O(links, and items that no earlier call has seen)."""
+        new: list[Context] = []
+        rendered: Rendered | None = None
+        for link in context.links():
+            rendered = self._kept.get(link)
+            if rendered is not None:
+                break
+            new.append(link)
+        for link in reversed(new):
+            rendered = self._kept[link] = self._link(rendered, link, tools)
+        assert rendered is not None
+        names = rendered.names.including(map(key_of, tools))
+        if names is not rendered.names:
+            rendered = self._kept[context] = evolve(rendered, names=names)
+        return rendered
+
+    def _link(self, parent: Rendered | None, link: Context, tools: Sequence[Tool]) -> Rendered:
+        names = (parent.names if parent is not None else ToolNames()).including(map(key_of, tools))
+        open_calls = dict(parent.open_calls) if parent is not None else {}
+        said = self._said_before(link)
+        segments: list[Segment] = []
+        for n, item in enumerate(link.items):
+            if item.type in ("function_call", "custom_tool_call"):
+                key = ToolKey(item.value["name"], item.value.get("namespace"), item.type == "custom_tool_call")
+                name = names.of_call(key)
+                if name is None:
+                    names = names.including([key])
+                    name = names.wire[key]
+                open_calls[item.value["call_id"]] = name
+            segments.append(said[n] if n < len(said) else self._segment(item, open_calls))
+            if item.closes_call:
+                open_calls.pop(item.value["call_id"], None)
+        date = parent.date if parent is not None else self.today()
+        return Rendered(parent, tuple(segments), date, names, open_calls)
+
+    def _said_before(self, link: Context) -> list[Segment]:
+        """Segments of the link's first items, as far as they were sampled for the context that it goes on from."""
+        return self.takes.matched(link.parent, link.items) if link.parent is not None else []
+
+    def _segment(self, item: Item, open_calls: dict[str, str]) -> Segment:
+        value, harmony = item.value, self.harmony
+        match item.type:
+            case "message" if value["role"] == "assistant":
+                channel = COMMENTARY if value.get("phase") == "commentary" else FINAL
+                text = text_of(value["content"])
+                return Segment.of(
+                    harmony.message("assistant", text, channel=channel), "" if channel != FINAL else FINAL
+                )
+            case "message" if value["role"] == "user":
+                return Segment.of(harmony.message("user", text_of(value["content"])))
+            case "message":
+                return Segment.of(harmony.developer(text_of(value["content"])))
+            case "reasoning" if text := reasoning_text(item):
+                return Segment.of(harmony.message("assistant", text, channel=ANALYSIS), ANALYSIS)
+            case "function_call":
+                return Segment.of(harmony.call(open_calls[value["call_id"]], value["arguments"]))
+            case "custom_tool_call":
+                return Segment.of(harmony.call(open_calls[value["call_id"]], custom_arguments(value["input"])))
+            case "function_call_output" | "custom_tool_call_output":
+                name = open_calls.get(value["call_id"], "unknown")
+                return Segment.of(harmony.output(name, text_of(value["output"])))
+        return Segment(b"", 0)  # says nothing to the model
+
+
+def _function(tool: Tool, names: ToolNames) -> Function:
+    """A tool as the model is shown it; a custom one is a function with one text."""
+    name = names.wire[key_of(tool)]
+    if not tool.custom:
+        return Function(name, tool.description or "", tool.parameters)
+    return Function(name, custom_description(tool), CUSTOM_PARAMETERS)
