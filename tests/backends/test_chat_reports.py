@@ -14,7 +14,7 @@ import trio.testing
 from backends.chat_asking import LOOKUP, asking, said, start
 from chat_server import CUT, DONE, Reply, call, chunk, refusing, saying, sse, usage
 
-from turntape.core.seam import Arguments, Finish, Increment, Reasoning, Text, ToolCall, Usage
+from turntape.core.seam import Arguments, Encrypted, Finish, Increment, Reasoning, Text, ToolCall, Usage
 from turntape.transport.backends.base import BackendError
 from turntape.transport.backends.dialects import dialect_for
 
@@ -351,6 +351,8 @@ async def test_25_a_prompt_that_is_cut_without_a_word() -> None:
         assert (caught.value.code, caught.value.status) == ("context_length_exceeded", 400)
         server.script = saying(chunk(content="a"), STOP, usage(6000, 3))
         assert (await said(backend, start("m", long)))[-1] == Finish("stop", Usage(6000, 3))
+    async with asking("vllm", script) as (_, backend):  # it refuses what does not fit: its count is believed
+        assert (await said(backend, start("m", long)))[-1] == Finish("stop", Usage(2048, 3))
     assert (await heard(chunk(content="a"), STOP, usage(26, 3), preset="ollama"))[-1] == Finish("stop", Usage(26, 3))
     later = refusing(500, {"error": {"message": "no user query found in messages"}})
     assert (await failure(later, "ollama")).code == "context_length_exceeded"
@@ -403,6 +405,39 @@ async def test_a_format_beside_tools_is_asked_for_in_words() -> None:
     assert '"title":"Town"' in body["messages"][0]["content"]
     assert "response_format" in await sent("hi", "groq", text=form)
     assert (await sent("hi", "deepseek", text=form))["response_format"] == {"type": "json_object"}
+
+
+async def test_signed_reasoning_goes_back_unchanged() -> None:
+    """OpenRouter's details are put together from their pieces, travel with the item, and return as they were."""
+    base = {"type": "reasoning.text", "format": "anthropic-claude-v1", "index": 0}
+    script = saying(
+        chunk(reasoning="Let me ", reasoning_details=[{**base, "text": "Let me ", "signature": None}]),
+        chunk(reasoning="look.", reasoning_details=[{**base, "text": "look."}]),
+        chunk(content="", reasoning_details=[{**base, "signature": "c2lnbmVk"}]),
+        chunk(reasoning_details=[{"type": "reasoning.encrypted", "data": "eHg=", "index": 1}]),
+        calls(call(0, "1", "lookup", "{}")),
+        chunk("tool_calls"),
+    )
+    async with asking("openrouter", script) as (server, backend):
+        first = start("anthropic/claude", "hi", tools=TOOLS)
+        increments = await said(backend, first)
+        assert increments[:2] == [Reasoning("Let me "), Reasoning("look.")]
+        [sealed] = [i.content for i in increments if isinstance(i, Encrypted)]
+        assert isinstance(increments[3], ToolCall)
+        for item in ({**thought("Let me look."), "encrypted_content": sealed}, thought("Let me look.")):
+            await said(backend, start("m", [item, made(), output()], first.context, tools=TOOLS))
+        whole, text = (request["messages"][1] for request in server.requests[1:])
+        assert whole["reasoning_details"] == [
+            {**base, "text": "Let me look.", "signature": "c2lnbmVk"},
+            {"type": "reasoning.encrypted", "data": "eHg=", "index": 1},
+        ]
+        assert "reasoning" not in whole
+        assert text["reasoning"] == "Let me look." and "reasoning_details" not in text
+        for broken in ("turntape-details-1.!", "turntape-details-1.bnVsbA==", "other"):
+            await said(
+                backend, start("m", [{**thought("t"), "encrypted_content": broken}, made(), output()], tools=TOOLS)
+            )
+            assert server.requests[-1]["messages"][0]["reasoning"] == "t"
 
 
 async def test_effort_levels_that_are_whole_settings() -> None:

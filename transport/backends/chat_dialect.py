@@ -53,7 +53,7 @@ class Dialect:
         reasoning_fields: names under which reasoning text may come, in order of preference.
         reasoning_in: name under which reasoning goes back in history; "same" for the one that the server itself used,
             which is the one it knows (Cerebras refuses another); "content_thinking" for a thinking part of the
-            content; "none" for never.
+            content; "reasoning_details" for those, signatures and all, or else the text as "reasoning"; "none" for never.
         reasoning_scope: "tool_loop" sends it with messages that hold tool calls, as gpt-oss templates want it;
             "always" with every assistant message, an empty text where there is none.
         think_tags: content that begins with ``<think>`` is reasoning up to ``</think>``.

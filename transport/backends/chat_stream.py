@@ -4,8 +4,7 @@ Every rule here has a server behind it: calls without ids or indexes, one index 
 fragments or repeated, reasoning under four names, usage in any chunk, a missing end.
 """
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -14,11 +13,13 @@ from attrs import define, field
 from turntape.core.seam import Arguments, Finish, Increment, Reasoning, Refusal, Text, ToolCall, Usage
 
 from .base import BackendError
+from .chat_chunk import content_parts, load_chunk
 from .chat_dialect import Dialect
 from .chat_errors import Refusals
 from .chat_tools import ToolNames
 from .chat_usage import read_usage
 from .custom_input import CustomInput
+from .reasoning_details import FIELD, DetailCollector
 from .think_tags import ThinkTags
 
 __all__ = ["ChunkReader", "read_usage"]
@@ -88,6 +89,7 @@ class ChunkReader:
     failure: BackendError | None = None
     usage: Usage | None = None
     _think: ThinkTags = field(factory=ThinkTags)
+    _details: DetailCollector = field(factory=DetailCollector)
     _has_output: bool = False
     _calls: list[_Call] = field(factory=list)
     _by_index: dict[int, _Call] = field(factory=dict)
@@ -152,7 +154,7 @@ class ChunkReader:
     # --- chunks -------------------------------------------------------------------------------------
 
     def _chunk(self, event: bytes) -> None:
-        chunk = _loads(event)
+        chunk = load_chunk(event)
         if not isinstance(chunk, dict):
             self.failure = self.refusals.broken("sent an event that is not a JSON object")
             return
@@ -181,12 +183,16 @@ class ChunkReader:
         if text := self._reasoning(delta):
             self._say(Reasoning(text))
             self._think.stop()
+        if self.dialect.reasoning_in == FIELD:
+            self._details.feed(delta.get(FIELD))
         content = delta.get("content")
+        if content:
+            self._say_details()
         if isinstance(content, str):
             for increment in self._think.feed(content):
                 self._say(increment)
         elif isinstance(content, list):
-            for increment in _parts(content):
+            for increment in content_parts(content):
                 self._say(increment)
         if isinstance(refusal := delta.get("refusal"), str) and refusal:
             self._say(Refusal(refusal))
@@ -195,9 +201,14 @@ class ChunkReader:
             if isinstance(entry, dict):
                 self._call_delta(entry)
 
+    def _say_details(self) -> None:
+        for increment in self._details.take():
+            self._say(increment)
+
     def _say_held(self) -> None:
         for increment in self._think.end():
             self._say(increment)
+        self._say_details()
 
     def _reasoning(self, delta: dict[str, Any]) -> str:
         """Reasoning under the first name that holds some."""
@@ -329,28 +340,3 @@ class ChunkReader:
         if so_far + more in self.names.keys:
             return so_far + more
         return so_far if so_far == more or so_far in self.names.keys else so_far + more
-
-
-def _loads(event: bytes) -> Any:
-    """The JSON in ``event``, or None. What orjson refuses for a lone surrogate, the standard library reads."""
-    try:
-        return orjson.loads(event)
-    except orjson.JSONDecodeError:
-        try:
-            return json.loads(event)
-        except (ValueError, RecursionError):
-            return None
-
-
-def _parts(content: list[Any]) -> Iterator[Increment]:
-    """Content as a list of parts: text, and thinking that holds text parts (Mistral)."""
-    for part in content:
-        if not isinstance(part, dict):
-            continue
-        thinking = part.get("thinking")
-        if isinstance(thinking, list):
-            thinking = "".join(str(inner.get("text") or "") for inner in thinking if isinstance(inner, dict))
-        if isinstance(thinking, str) and thinking:
-            yield Reasoning(thinking)
-        elif isinstance(text := part.get("text"), str) and text:
-            yield Text(text)

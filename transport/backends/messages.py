@@ -15,6 +15,7 @@ from turntape.core.tools import Tool
 from .chat_dialect import Dialect
 from .chat_tools import Offer, ToolKey, ToolNames
 from .message_parts import arguments_of, assistant_text, content_of, output_text, wire_id, with_thinking
+from .reasoning_details import FIELD, details_of
 
 BETWEEN_MESSAGES = "\n\n"
 """Joins an assistant's messages of one turn, and the system messages in front: templates refuse two in a row."""
@@ -45,6 +46,7 @@ class Transcript:
     done: list[bytes] = field(factory=list)
     texts: list[str] = field(factory=list)
     reasoning: list[str] = field(factory=list)
+    details: list[dict[str, Any]] = field(factory=list)
     calls: list[orjson.Fragment] = field(factory=list)
     waiting: set[str] = field(factory=set)
     after: list[tuple[str, bytes]] = field(factory=list)
@@ -61,6 +63,7 @@ class Transcript:
             [],
             list(self.texts),
             list(self.reasoning),
+            list(self.details),
             list(self.calls),
             set(self.waiting),
             list(self.after),
@@ -78,9 +81,11 @@ class Transcript:
             case "message":
                 self._hear(value["role"], content_of(value["content"], self.dialect))
             case "reasoning":
-                if text := reasoning_text(item):
+                details = details_of(item)
+                if (text := reasoning_text(item)) or details:
                     self._open()
-                    self.reasoning.append(text)
+                    self.reasoning += [text] if text else []
+                    self.details += details
             case "function_call":
                 self._call(value, arguments_of(value["arguments"]), custom=False)
             case "custom_tool_call":
@@ -179,19 +184,27 @@ class Transcript:
     def _close(self) -> None:
         if message := self._assistant_message():
             self._emit([("assistant", message)])
-        self.texts, self.reasoning, self.calls, self.is_open = [], [], [], False
+        self.texts, self.reasoning, self.details, self.calls, self.is_open = [], [], [], [], False
 
     def _assistant_message(self) -> bytes | None:
-        return self._assistant(BETWEEN_MESSAGES.join(filter(None, self.texts)), self.reasoning, self.calls)
+        text = BETWEEN_MESSAGES.join(filter(None, self.texts))
+        return self._assistant(text, self.reasoning, self.calls, self.details)
 
-    def _assistant(self, text: str, thoughts: list[str], calls: list[orjson.Fragment]) -> bytes | None:
+    def _assistant(
+        self, text: str, thoughts: list[str], calls: list[orjson.Fragment], details: list[dict[str, Any]] | None = None
+    ) -> bytes | None:
         if not text and not calls:
             return None  # reasoning alone is no message
         message: dict[str, Any] = {"role": "assistant"}
         if text or self.dialect.null_content:
             message["content"] = text or None
         always = self.dialect.reasoning_scope == "always"
-        if self.reasoning_field and (always or (calls and thoughts)):
+        if self.reasoning_field == FIELD:
+            if calls and details:
+                message[FIELD] = details
+            elif calls and thoughts:
+                message["reasoning"] = BETWEEN_MESSAGES.join(thoughts)
+        elif self.reasoning_field and (always or (calls and thoughts)):
             reasoning = BETWEEN_MESSAGES.join(thoughts)
             if self.reasoning_field == CONTENT_THINKING:
                 message["content"] = with_thinking(reasoning, text)
