@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from attrs import define, field
 
-from turntape.core.seam import Arguments, Finish, Increment, Reasoning, Refusal, Text, ToolCall, Usage
+from turntape.core.seam import Arguments, Finish, Increment, Reasoning, Refusal, ToolCall, Usage
 
 from .base import BackendError
 from .chat_chunk import content_parts, load_chunk
