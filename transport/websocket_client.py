@@ -34,6 +34,8 @@ MAX_REJECT_BYTES = 256 << 10
 HANDSHAKE_S = 30.0
 """From the request to the answer; ours."""
 
+VIOLATIONS = (1002, 1007)
+
 PONG_S = 5.0
 """How long the answer to a ping may take to leave."""
 
@@ -54,14 +56,15 @@ class Rejected(Exception):
 
 
 class SocketClosed(HttpError):
-    """The server closed the WebSocket.
+    """The WebSocket is closed.
 
     Attributes:
-        code: of its close frame; None if there was none.
+        code: of the server's close frame, or what wsproto makes of one that breaks the rules; None for a bare end.
     """
 
     def __init__(self, code: int | None) -> None:
-        super().__init__("closed the connection" + (f" (WebSocket code {code})" if code is not None else ""))
+        what = "ended the connection over a protocol error" if code in VIOLATIONS else "closed the connection"
+        super().__init__(what + (f" (WebSocket code {code})" if code is not None else ""))
         self.code = code
 
 
