@@ -15,6 +15,7 @@ from .options import (
     FILE,
     Listen,
     Model,
+    backend_options,
     json_option,
     listen_options,
     model_options,
@@ -30,9 +31,9 @@ over the file.
 
 \b
 Exit codes: 0 good; 1 the answer is no (a divergence, a miss, an unused take
-under --strict, an agent that never connected); 2 used wrongly; 3 the
-environment failed (a port in use, a store that cannot be opened, a program
-that is not there).
+under --strict, an agent that never connected, a model that doctor finds to be
+unusable); 2 used wrongly; 3 the environment failed (a port in use, a store
+that cannot be opened, a program that is not there).
 """
 
 FIXTURES = click.argument("fixtures", metavar="FIXTURE...", nargs=-1, required=True, type=EXISTING_FILE)
@@ -138,6 +139,39 @@ def stub(fixtures: tuple[Path, ...], strict: bool, as_json: bool, **values: Any)
     from . import commands
 
     sys.exit(commands.stub(take(Listen, values), fixtures=fixtures, strict=strict, as_json=as_json))
+
+
+@main.command()
+@backend_options
+@json_option
+@click.pass_context
+def models(context: click.Context, /, as_json: bool, **values: Any) -> None:
+    """List the models: which backend answers each, and under which name.
+
+    These are the [models] tables of turntape.toml. Nothing is connected to; see doctor for that.
+    """
+    from . import checking
+
+    sys.exit(checking.models(take(Model, values), tables_of(context), as_json=as_json))
+
+
+@main.command()
+@backend_options
+@option("--sample/--no-sample", default=False, help="Ask each model for a few tokens too, which may cost money.")
+@json_option
+@click.pass_context
+def doctor(context: click.Context, /, sample: bool, as_json: bool, **values: Any) -> None:
+    """Look at each backend and model, and say what is wrong and what to do.
+
+    Each server is connected to and asked for its list of models. The exit code is 1 if anything cannot be used.
+
+    \b
+    turntape doctor                                       # all that turntape.toml names
+    turntape doctor --backend cerebras --model gpt-oss-120b --sample
+    """
+    from . import checking
+
+    sys.exit(checking.doctor(take(Model, values), tables_of(context), sample=sample, as_json=as_json))
 
 
 @main.command()

@@ -1,5 +1,6 @@
 """Keys, read from files and never shown: no message here holds one."""
 
+import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -58,7 +59,7 @@ class BackendKey:
     missing: str = ""
 
 
-def find_key(planned: PlannedBackend, environment: Mapping[str, str]) -> BackendKey:
+def find_key(planned: PlannedBackend, environment: Mapping[str, str] = os.environ) -> BackendKey:
     """The key of one backend: a file's before a variable's, and its own before what is common.
 
     Only the backend that ``--backend`` names gets the key of ``--backend-key-file`` or TURNTAPE_BACKEND_KEY: a key goes
@@ -89,8 +90,11 @@ def find_key(planned: PlannedBackend, environment: Mapping[str, str]) -> Backend
         return BackendKey(value, preset.key_env)
     if preset.auth == "none":
         return BackendKey()
-    where = f"set {preset.key_env}, or " if at_home and preset.key_env else ""
-    return BackendKey(missing=f"has no key: {where}give --backend-key-file, or key-env or key-file in its table")
+    cures = [f"set {preset.key_env}"] if at_home and preset.key_env else []
+    cures.append(
+        "give --backend-key-file" if planned.chosen else f"write key-env or key-file into [backends.{table.name}]"
+    )
+    return BackendKey(missing=f"has no key: {', or '.join(cures)}")
 
 
 def _read_key(path: Path, *, option: str) -> str:

@@ -232,7 +232,7 @@ class Model:
     backend: BackendSpec
     model: str
     backend_key_file: Path | None
-    store: StoreSpec
+    store: StoreSpec = StoreSpec(None)
 
 
 backend_options = together(
@@ -269,8 +269,8 @@ T = TypeVar("T", Listen, Model)
 
 
 def take(kind: type[T], values: dict[str, Any]) -> T:
-    """Return the options of ``kind`` among a command's ``values``."""
-    return kind(**{field.name: values[field.name] for field in fields(kind)})
+    """Return the options of ``kind`` among a command's ``values``; a field has its default where there is none."""
+    return kind(**{field.name: values[field.name] for field in fields(kind) if field.name in values})
 
 
 json_option = option("--json/--no-json", "as_json", show_default=False, help="Print the result as JSON, for programs.")

@@ -10,6 +10,8 @@ from typing import Any
 import click
 from attrs import evolve, field, frozen
 
+from turntape.transport.backends.dialects import presets
+
 from .specs import NAME, BackendSpec, SpecError
 
 KINDS = {bool: "a boolean", int: "an integer", float: "a number", str: "a string", list: "a list", dict: "a table"}
@@ -22,6 +24,9 @@ ANY = "*"
 _KEY_HEADERS = re.compile(r"(?i)authorization|cookie|.*(key|token|secret|password).*")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OURS = frozenset({"host", "content-length", "content-type", "transfer-encoding", "connection", "accept-encoding"})
+
+SERVERS = ("turntape",)
+"""Kinds of servers that are no presets."""
 
 RENDERERS = ("auto", "harmony", "template")
 
@@ -40,6 +45,8 @@ class BackendTable:
 
     Attributes:
         spec: never the name of another table.
+        server: what kind of server is at its URL, where its host does not tell: the name of a preset.
+        store: a Responses server may store the responses it gives, and continue them.
         key_env: the variable that holds its key; None for the preset's own, if it is one.
         headers: sent with each request, besides ours.
         connect_timeout: seconds for name, TCP and TLS together.
@@ -51,6 +58,8 @@ class BackendTable:
 
     name: str
     spec: BackendSpec
+    server: str = ""
+    store: bool = False
     key_env: str | None = None
     key_file: Path | None = None
     headers: tuple[tuple[str, str], ...] = ()
@@ -128,6 +137,8 @@ _TOKENS = _Kind("an integer above 0", _is_count(1), "131072")
 
 _BACKEND = {
     "spec": _Kind(_TEXT, _is_text, '"chat+http://127.0.0.1:8000/v1"'),
+    "server": _Kind(_TEXT, _is_text, '"vllm"'),
+    "store": _Kind("a boolean", lambda value: type(value) is bool, "true"),
     "key-env": _Kind(
         "the name of an environment variable",
         lambda value: type(value) is str and re.fullmatch(r"[A-Za-z_]\w*", value, re.ASCII) is not None,
@@ -215,6 +226,9 @@ def _backend(path: Path, name: str, entry: Mapping[str, Any]) -> BackendTable:
         if "spec" not in entry:
             raise ConfigError(f'{path}: {where}: "spec" is missing; write spec = {_BACKEND["spec"].example}') from exc
         raise ConfigError(f'{path}: {where}: "spec": {exc}') from exc
+    if (server := entry.get("server", "")) and server not in SERVERS and server not in presets():
+        known = ", ".join(sorted({*SERVERS, *presets()}))
+        raise ConfigError(f'{path}: {where}: "server": {server!r} is no kind of server; known are: {known}')
     if "key-env" in entry and "key-file" in entry:
         raise ConfigError(f'{path}: {where}: "key-env" and "key-file" are both given; leave one out')
     for header, value in entry.get("headers", {}).items():
@@ -232,6 +246,8 @@ def _backend(path: Path, name: str, entry: Mapping[str, Any]) -> BackendTable:
     return BackendTable(
         name=name,
         spec=spec,
+        server=server,
+        store=entry.get("store", False),
         key_env=entry.get("key-env"),
         key_file=Path(entry["key-file"]) if "key-file" in entry else None,
         headers=tuple(entry.get("headers", {}).items()),

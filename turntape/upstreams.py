@@ -1,7 +1,7 @@
 """Opens the backends of a plan, each once, and makes the table by which requests are routed to them."""
 
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
 import click
@@ -13,6 +13,8 @@ from turntape.transport import router
 from turntape.transport.backends.base import Backend, BackendError, Batch
 from turntape.transport.backends.chat import ChatBackend
 from turntape.transport.backends.dialects import Preset, presets
+from turntape.transport.backends.responses import ResponsesBackend
+from turntape.transport.backends.responses_upstreams import UPSTREAMS, upstream_named
 from turntape.transport.backends.script import Script, ScriptError
 from turntape.transport.backends.scripted import ScriptedBackend
 from turntape.transport.http_client import HttpClient, Response
@@ -149,16 +151,63 @@ async def open_backend(planned: PlannedBackend, key: BackendKey) -> Backend:
     if key.missing:
         return Keyless(planned.name, key.missing)
     try:
-        return await _OPEN[planned.table.spec.kind](planned, key.value)
-    except (ValueError, ScriptError) as exc:
+        backend = make_backend(planned, key.value)
+        if planned.table.spec.kind == "llama":
+            await _load(backend)
+    except (ValueError, ScriptError, BackendError) as exc:
         where = "--backend" if planned.chosen else f"backend {planned.name}"
         raise click.UsageError(f"{where}: {exc}") from exc
+    return backend
+
+
+async def _load(backend: Backend) -> None:
+    """Load a model file now, and not while the first client waits."""
+    from turntape.transport.backends.llama import LlamaBackend
+    from turntape.transport.backends.llama_engine import EngineError
+
+    assert isinstance(backend, LlamaBackend)
+    try:
+        await backend.load()
+    except EngineError as exc:
+        raise ValueError(str(exc)) from exc
+
+
+def make_backend(planned: PlannedBackend, key: str | None) -> Backend:
+    """The backend; nothing is connected or loaded yet. Raises ``ValueError`` or ``ScriptError``."""
+    table, url = planned.table, base_url(planned)
+    match table.spec.kind:
+        case "scripted":
+            return ScriptedBackend(Script.load(table.spec.file) if table.spec.file else Script.default())
+        case "llama":
+            from turntape.transport.backends.llama import LlamaBackend
+
+            assert table.spec.file is not None
+            return LlamaBackend(table.spec.file)
+        case "tokens":
+            from turntape.transport.backends.tokens import TokensBackend
+
+            server, client = table.server or "auto", http_client(planned)
+            return TokensBackend(url, key=key, server=server, renderer=planned.renderer, client=client)
+        case "responses":
+            return _responses(planned, key, table.server)
+    name = table.spec.name or table.server  # of the preset, whose dialects hold wherever it is
+    if table.spec.kind == "preset" and any(row.name == name and row.native for row in UPSTREAMS):
+        return _responses(planned, key, name)  # which takes all that agents send
+    return ChatBackend(url, key=key, preset=name, client=http_client(planned))
+
+
+def _responses(planned: PlannedBackend, key: str | None, server: str) -> Backend:
+    table, url = planned.table, base_url(planned)
+    if table.headers and url.startswith("ws"):
+        raise ValueError("headers can be sent over HTTP only; write responses+http(s)://, or leave them out")
+    upstream = upstream_named(server) if server else None
+    return ResponsesBackend(url, key, upstream=upstream, store=table.store, client=http_client(planned))
 
 
 def http_client(planned: PlannedBackend) -> HttpSettings:
     """Connections with the limits and headers that the table gives."""
     table = planned.table
-    secure = base_url(planned).startswith("https://")
+    secure = base_url(planned).startswith(("https://", "wss://"))
     return HttpSettings(
         Connections(
             connect_timeout_s=table.connect_timeout,
@@ -180,20 +229,3 @@ def base_url(planned: PlannedBackend) -> str:
     """Where it is; "" for a backend that is not at a URL."""
     preset = preset_of(planned)
     return planned.table.spec.url or (preset.base_url if preset else "")
-
-
-async def _scripted(planned: PlannedBackend, key: str | None) -> Backend:
-    file = planned.table.spec.file
-    return ScriptedBackend(Script.load(file) if file else Script.default())
-
-
-async def _chat(planned: PlannedBackend, key: str | None) -> Backend:
-    name = planned.table.spec.name  # of the preset, whose dialects hold wherever it is
-    return ChatBackend(base_url(planned), key=key, preset=name, client=http_client(planned))
-
-
-_OPEN: dict[str, Callable[[PlannedBackend, str | None], Awaitable[Backend]]] = {
-    "scripted": _scripted,
-    "chat": _chat,
-    "preset": _chat,
-}

@@ -1,0 +1,170 @@
+"""``turntape doctor``: each way in which a backend cannot be used is said with what to do, and a good one is good."""
+
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from model_server import SAYS_OK, listing, model_server
+
+from turntape import cli
+from turntape.probing import models_target
+
+KEY = "hunter2-hunter2"
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No configuration and no key but the test's own."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("TURNTAPE_") or name.endswith("_API_KEY")]:
+        monkeypatch.delenv(name)
+    return tmp_path
+
+
+def doctor(*words: str, **env: str) -> Result:
+    result = CliRunner().invoke(cli.main, ["doctor", *words], env=env, catch_exceptions=False)
+    assert KEY not in result.output
+    return result
+
+
+def closed_port() -> int:
+    """A port where nothing listens."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def test_a_good_backend_is_good() -> None:
+    """It is connected to with its key, and lists the model."""
+    with model_server({"/v1/models": listing("qwen3", "other")}) as server:
+        result = doctor("--backend", f"chat+{server.url}", "--model", "qwen3", TURNTAPE_BACKEND_KEY=KEY)
+        assert result.exit_code == 0, result.output
+        assert f"127.0.0.1:{server.port} lists 2 models, this one among them" in result.output
+        assert result.output.startswith("ok ")
+        assert server.asked == [("/v1/models", f"Bearer {KEY}", None)]
+
+
+def test_a_sample_is_asked_for_only_when_wanted() -> None:
+    """--sample asks for a few tokens, with a tool on offer, by the route that agents' requests take."""
+    answers = {"/v1/models": listing("m"), "/v1/chat/completions": (200, SAYS_OK)}
+    with model_server(answers) as server:
+        result = doctor("--backend", f"chat+{server.url}", "--model", "m", "--sample")
+        assert result.exit_code == 0, result.output
+        assert "sampled 2 tokens in " in result.output
+        path, _, body = server.asked[-1]
+        assert path == "/v1/chat/completions"
+        assert body["tools"] and body["max_tokens"] <= 32 and body["model"] == "m"
+
+
+WRONG: list[tuple[dict[str, tuple[int, Any]], str]] = [
+    ({"/v1/models": (401, {"error": {"message": f"Incorrect API key provided: {KEY}"}})}, "Check the key"),
+    ({}, "Check its URL: it usually ends in /v1."),
+    ({"/v1/models": (200, "<html>welcome</html>")}, "something that is no list of models. Check its URL"),
+    ({"/v1/models": listing("a", "b")}, "does not list the model 'm'. It lists a, b."),
+    ({"/v1/models": listing()}, "serves no model. Load one there, or pull it."),
+    ({"/v1/models": (503, {"error": {"message": "Loading model"}})}, "HTTP 503: Loading model. Come back later."),
+]
+
+
+@pytest.mark.parametrize(("answers", "says"), WRONG)
+def test_what_is_wrong_is_said_with_its_cure(answers: dict[str, tuple[int, Any]], says: str) -> None:
+    """A key that is refused, a wrong path, a web page, a model that is not there, a server that is not ready."""
+    with model_server(answers) as server:
+        result = doctor("--backend", f"chat+{server.url}", "--model", "m", TURNTAPE_BACKEND_KEY=KEY)
+    assert result.exit_code == 1
+    assert result.output.startswith("FAIL ")
+    assert says in result.output
+
+
+@pytest.mark.parametrize(
+    ("message", "cure"),
+    [
+        ('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set', "Start vLLM with"),
+        ("tools param requires --jinja flag", "Start llama.cpp with --jinja."),
+        ("registry.ollama.ai/library/gemma does not support tools", "Agents need tools: use another model."),
+    ],
+)
+def test_a_server_without_tools_is_found_by_a_sample(message: str, cure: str) -> None:
+    """The flags it was started without are named."""
+    answers = {"/v1/models": listing("m"), "/v1/chat/completions": (400, {"error": {"message": message, "code": 400}})}
+    with model_server(answers) as server:
+        result = doctor("--backend", f"chat+{server.url}", "--model", "m", "--sample")
+    assert result.exit_code == 1
+    assert cure in result.output
+
+
+def test_nothing_there_no_such_name_and_no_tls_are_told_apart() -> None:
+    """Each with its cure."""
+    refused = doctor("--backend", f"chat+http://127.0.0.1:{closed_port()}/v1", "--model", "m")
+    assert "nothing listens there. Check that it runs and that its URL is right." in refused.output
+    unknown = doctor("--backend", "chat+http://nowhere.invalid/v1", "--model", "m")
+    assert "its name cannot be resolved" in unknown.output
+    with model_server({}) as server:
+        tls = doctor("--backend", f"chat+https://127.0.0.1:{server.port}/v1", "--model", "m")
+    assert "does not agree on TLS" in tls.output and "Check whether its URL is http://." in tls.output
+    assert {refused.exit_code, unknown.exit_code, tls.exit_code} == {1}
+
+
+def test_a_server_that_takes_any_name_is_not_blamed() -> None:
+    """llama.cpp serves what it has loaded, whatever it is called."""
+    with model_server({"/v1/models": listing("/models/q.gguf", owner="llamacpp")}) as server:
+        result = doctor("--backend", f"llamacpp+{server.url}", "--model", "anything")
+    assert result.exit_code == 0, result.output
+    assert "serves /models/q.gguf, under any name" in result.output
+
+
+def test_every_model_and_backend_of_the_file_is_looked_at() -> None:
+    """Models, their fallbacks and backends that no model uses, each in its line; JSON says the same. Each list is
+    asked for once."""
+    with model_server({"/v1/models": listing("big", "small")}) as server:
+        Path("turntape.toml").write_text(
+            f'[backends.here]\nspec = "chat+{server.url}"\nkey-env = "MINE"\n'
+            f'[backends.spare]\nspec = "chat+http://127.0.0.1:{closed_port()}/v1"\n'
+            '[models.fast]\nbackend = "here"\nmodel = "big"\nfallback = ["slow", "cerebras"]\n'
+            '[models.slow]\nbackend = "here"\nmodel = "missing"\n'
+        )
+        result = doctor(MINE=KEY)
+        assert len(server.asked) == 1
+        as_json = doctor("--json", MINE=KEY)
+    assert result.exit_code == as_json.exit_code == 1
+    value = json.loads(as_json.output)
+    assert value["ok"] is False
+    assert [(check["name"], check["model"], check["ok"]) for check in value["checks"]] == [
+        ("fast", "big", True),
+        ("slow", "missing", False),
+        ("fast (fallback)", "big", False),
+        ("", "", False),
+    ]
+    lines = result.output.splitlines()
+    assert [line.split()[0] for line in lines] == ["ok", "FAIL", "FAIL", "FAIL"]
+    assert "does not list the model 'missing'" in lines[1]
+    assert "The backend cerebras has no key: set CEREBRAS_API_KEY" in lines[2]
+    assert "nothing listens there" in lines[3]
+
+
+def test_a_script_is_read(tmp_path: Path) -> None:
+    """Without any configuration the built-in script is well; a broken one is said to be so."""
+    assert doctor().exit_code == 0
+    (tmp_path / "broken.toml").write_text("[[rule]]\n")
+    result = doctor("--backend", "scripted:broken.toml")
+    assert result.exit_code in (1, 2)
+    assert "broken.toml" in result.output
+
+
+@pytest.mark.parametrize(
+    ("url", "path", "is_root"),
+    [
+        ("http://h/v1", "/v1/models", False),
+        ("http://h/v1/chat/completions?api-version=1", "/v1/models?api-version=1", False),
+        ("wss://h/v1/responses", "/v1/models", False),
+        ("http://h:8000", "/v1/models", True),
+        ("http://h:8000/v1/", "/v1/models", True),
+    ],
+)
+def test_where_models_are_listed(url: str, path: str, is_root: bool) -> None:
+    """Beside the route that is used, whatever form the URL has."""
+    assert models_target(url, is_root=is_root).path == path

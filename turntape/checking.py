@@ -1,0 +1,223 @@
+"""The commands that look at the configuration: which models there are, and whether each can be used."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import click
+import orjson
+import trio
+from attrs import asdict, define, evolve, field, frozen
+
+from turntape.transport.backends.base import Backend
+from turntape.transport.backends.script import ScriptError
+
+from .keys import BackendKey, find_key
+from .options import Model
+from .plan import PlannedBackend, PlannedRoute, plan
+from .probing import Probe, ProbeFailed
+from .tables import ANY, Tables
+from .upstreams import Keyless, base_url, make_backend
+
+N_AT_ONCE = 8
+
+
+@frozen(kw_only=True)
+class Row:
+    """One model, as ``turntape models`` lists it. ``name`` is "*" for every name that has no row of its own."""
+
+    name: str
+    backend: str
+    model: str
+    context_window: int | None
+    renderer: str | None
+    fallback: tuple[str, ...]
+
+
+def models(model: Model, tables: Tables, *, as_json: bool) -> int:
+    """List the public names, and what each stands for. Nothing is connected to."""
+    rows = [_row(route) for route in _routes(model, tables)]
+    if as_json:
+        click.echo(orjson.dumps({"models": [asdict(row) for row in rows]}))
+        return 0
+    head = ("MODEL", "BACKEND", "NAME THERE", "WINDOW", "RENDERER", "FALLBACK")
+    cells = [
+        (
+            row.name,
+            row.backend,
+            row.model or "as asked",
+            str(row.context_window or "-"),
+            row.renderer or "-",
+            ", ".join(row.fallback) or "-",
+        )
+        for row in rows
+    ]
+    widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
+    for line in (head, *cells):
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    return 0
+
+
+def doctor(model: Model, tables: Tables, *, sample: bool, as_json: bool) -> int:
+    """Look at each backend and model, say what is wrong with it, and return 1 if anything is."""
+    checks = trio.run(_check_all, list(_to_check(model, tables)), sample, (lambda _: None) if as_json else _say)
+    ok = all(check.ok for check in checks)
+    if as_json:
+        click.echo(orjson.dumps({"ok": ok, "checks": [asdict(check) for check in checks]}))
+    return 0 if ok else 1
+
+
+# --- what there is --------------------------------------------------------------------------------------
+
+
+def _routes(model: Model, tables: Tables) -> Iterator[PlannedRoute]:
+    """Every route under a name that can be shown. Without tables that of --model, or of a script's own names."""
+    planned = plan(model, tables)
+    if planned.tabled:
+        yield from planned.routes
+        return
+    [route] = planned.routes
+    names = planned.listed
+    if not names and route.backend.table.spec.kind == "scripted":
+        names = _made(route.backend, BackendKey()).models
+    for name in names or (ANY,):
+        yield evolve(route, table=evolve(route.table, name=name))
+
+
+def _row(route: PlannedRoute) -> Row:
+    return Row(
+        name=route.name,
+        backend=_shown(route.backend),
+        model=route.model,
+        context_window=route.table.context_window,
+        renderer=route.backend.renderer if route.backend.table.spec.kind == "tokens" else None,
+        fallback=route.table.fallback,
+    )
+
+
+def _shown(backend: PlannedBackend) -> str:
+    """Its name, and where it is if the name does not say so. Of a URL never the query, which may hold a key."""
+    spec = str(backend.table.spec)
+    return backend.name if backend.name == spec else f"{backend.name} ({spec})"
+
+
+# --- whether it can be used -----------------------------------------------------------------------------
+
+
+@frozen
+class Asked:
+    """One thing to look at: a model at a backend."""
+
+    name: str
+    backend: PlannedBackend
+    model: str
+
+
+@frozen
+class Check:
+    """What came of it.
+
+    Attributes:
+        name: the public name; "" for a backend that no model uses.
+        said: the first sentence says what is well, or what is wrong and what to do.
+    """
+
+    name: str
+    backend: str
+    model: str
+    ok: bool
+    said: tuple[str, ...]
+
+
+def _to_check(model: Model, tables: Tables) -> Iterator[Asked]:
+    """Every model at its backend and its fallbacks, once, then the backends that no model uses."""
+    routes = list(_routes(model, tables))
+    every = [(route.name, route) for route in routes]
+    every += [(f"{route.name} (fallback)", each) for route in routes for each in route.fallbacks]
+    seen = set[tuple[PlannedBackend, str]]()
+    for n, (name, route) in enumerate(every):
+        if n < len(routes) or (route.backend, route.model) not in seen:
+            yield Asked(name, route.backend, "" if name == ANY and not route.table.model else route.model)
+        seen.add((route.backend, route.model))
+    used = {route.backend.name for _, route in every}
+    for table in tables.backends.values():
+        if table.name not in used:
+            yield Asked("", PlannedBackend(table), "")
+
+
+async def _check_all(asked: Sequence[Asked], sample: bool, say: Callable[[Check], None]) -> list[Check]:
+    """Each in its turn as far as what is said goes, several at once as far as waiting goes."""
+    doctor = _Doctor(sample)
+    try:
+        async with trio.open_nursery() as nursery:
+            done = [trio.Event() for _ in asked]
+            checks: list[Any] = [None] * len(asked)
+
+            async def one(n: int) -> None:
+                async with doctor.room:
+                    checks[n] = await doctor.check(asked[n])
+                done[n].set()
+
+            for n in range(len(asked)):
+                nursery.start_soon(one, n)
+            for n in range(len(asked)):
+                await done[n].wait()
+                say(checks[n])
+        return checks
+    finally:
+        await doctor.aclose()
+
+
+@define(eq=False)
+class _Doctor:
+    """Probes of the backends, each made once."""
+
+    sample: bool
+    room: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(N_AT_ONCE))
+    _probes: dict[PlannedBackend, tuple[Probe, trio.Lock]] = field(factory=dict, init=False)
+
+    async def check(self, asked: Asked) -> Check:
+        try:
+            said = await self._look(asked)
+            ok = True
+        except ProbeFailed as exc:
+            said, ok = (str(exc),), False
+        return Check(asked.name, _shown(asked.backend), asked.model, ok, said)
+
+    async def _look(self, asked: Asked) -> tuple[str, ...]:
+        if asked.backend not in self._probes:
+            try:
+                key = find_key(asked.backend)
+                self._probes[asked.backend] = Probe(asked.backend, key, _made(asked.backend, key)), trio.Lock()
+            except click.UsageError as exc:
+                raise ProbeFailed(exc.format_message()) from None
+        probe, lock = self._probes[asked.backend]
+        async with lock:  # its list is asked for once
+            said = await probe.look(asked.model)
+            if not self.sample:
+                return said
+            if not asked.model and base_url(asked.backend):
+                return *said, "not sampled: give --model"
+            return *said, await probe.sample(asked.model or next(iter(probe.backend.models), "any"))
+
+    async def aclose(self) -> None:
+        for probe, _ in self._probes.values():
+            await probe.backend.aclose()
+
+
+def _made(planned: PlannedBackend, key: BackendKey) -> Backend:
+    """Raises ``click.UsageError``."""
+    if key.missing:
+        return Keyless(planned.name, key.missing)
+    try:
+        return make_backend(planned, key.value)
+    except (ValueError, ScriptError) as exc:
+        raise click.UsageError(f"backend {planned.name}: {exc}") from exc
+
+
+def _say(check: Check) -> None:
+    mark = click.style("ok  ", fg="green") if check.ok else click.style("FAIL", fg="red")
+    model = f", model {check.model}" if check.model not in ("", check.name) else ""
+    first, *rest = check.said
+    click.echo(f"{mark}  {check.name or '(no model)'} at {check.backend}{model}: {first}")
+    for sentence in rest:
+        click.echo(f"      {sentence}")
