@@ -65,6 +65,16 @@ async def test_a_lost_response_is_sent_in_full_on_the_same_connection() -> None:
         ]
 
 
+async def test_what_was_refused_is_sent_in_full() -> None:
+    """An upstream that refuses a turn has dropped the response before it (the API's own rule)."""
+    refused = [error(429, "rate_limit_exceeded")]
+    async with answering(completed(), refused, completed("again", "resp_2")) as (server, backend):
+        start = await turn(backend, first(), user("on"))
+        await failure(Playing(backend), start)
+        assert text_of(await said(Playing(backend), start)) == "again"
+        assert [each.get("previous_response_id") for _, each in server.requests] == [None, "resp_1", None]
+
+
 async def test_an_upstream_that_forgets_everything_fails_at_last() -> None:
     """An upstream that will not have full input either is not asked for ever."""
     lost = [error(400, "previous_response_not_found")]

@@ -102,7 +102,7 @@ class _Item:
 class EventReader:
     """Reads one answer.
 
-    Increments have one open item at a time: an item that began while another is open waits until that is done.
+    Increments have one open item at a time: an item that began while a call is open waits until that is done.
 
     Attributes:
         response_id: of the upstream, once it has said it.
@@ -122,6 +122,7 @@ class EventReader:
     _usage: Usage | None = None
     _items: list[_Item] = field(factory=list)
     _n_over: int = 0  # items, from the first on, that are told to their end
+    _passed: list[_Item] = field(factory=list)  # messages and reasoning among those that nobody said to be done
     _out: list[Increment] = field(factory=list)
 
     @property
@@ -294,16 +295,21 @@ class EventReader:
     # --- one item at a time -------------------------------------------------------------------------
 
     def _tell(self) -> None:
-        """Pass on what is new of the open item, and of those after it once it is done."""
-        while self._n_over < len(self._items):
-            item = self._items[self._n_over]
+        """Pass on what is new of the open item, and of those after it once it is over."""
+        for item in self._passed:
+            self._tell_parts(item)
+        for item in self._items[self._n_over :]:
             if item.kind in CALLS:
                 self._tell_call(item)
             else:
                 self._tell_parts(item)
-            if not item.is_done or self.failure is not None:
+            if self.failure is not None:
                 return
-            if item.encrypted:
+            if not item.is_done:
+                if item.kind in CALLS or item is self._items[-1]:
+                    return
+                self._passed.append(item)  # the next one has begun: some servers do not say that this one is done
+            elif item.encrypted:
                 self._out.append(Encrypted(item.encrypted))
             self._n_over += 1
 
