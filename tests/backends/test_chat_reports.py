@@ -379,6 +379,40 @@ async def test_an_unknown_host_that_refuses_a_field_is_asked_without_it(caplog: 
         assert "does not take 'reasoning_effort'; it is left out from now on" in caplog.text
 
 
+async def test_samples_at_once_learn_together(
+    caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A field that two samples are refused for is left out by both, and the log says so once."""
+    refusal = orjson.dumps({"error": {"message": "Unsupported parameter(s): `stream_options`"}})
+
+    def strict(request: dict[str, Any]) -> Reply:
+        if "stream_options" in request:
+            return Reply([1.0, refusal], 400, [("content-type", "application/json")])
+        return Reply([sse(chunk("stop", content="a")), DONE])
+
+    async with asking("nim", strict) as (server, backend):
+        async with trio.open_nursery() as nursery:
+            for _ in range(2):
+                nursery.start_soon(said, backend, start("m", "hi"))
+        assert ["stream_options" in request for request in server.requests] == [True, True, False, False]
+    assert caplog.text.count("left out from now on") == 1
+
+
+async def test_a_server_is_told_to_refuse_rather_than_cut() -> None:
+    """Where a server cuts long prompts unless it is told not to, it is told; OpenAI is spared its padding."""
+    for preset in ("together", "fireworks"):
+        assert (await sent("hi", preset))["context_length_exceeded_behavior"] == "error"
+    assert (await sent("hi", "openai"))["stream_options"] == {"include_usage": True, "include_obfuscation": False}
+
+
+async def test_reasoning_that_is_counted_apart() -> None:
+    """xAI's output tokens include reasoning for us, whether its total tells or not."""
+    details = {"completion_tokens_details": {"reasoning_tokens": 3}}
+    for total in ({"total_tokens": 16}, {"total_tokens": None}):
+        counts = usage(9, 4, **details, **total)
+        assert (await heard(chunk(content="a"), STOP, counts, preset="xai"))[-1] == Finish("stop", Usage(9, 7, 0, 3))
+
+
 async def test_a_field_that_matters_is_never_left_out() -> None:
     """A server that refuses the client's own limit or tools is not asked for something else."""
     refused = {"error": {"message": "Unsupported parameter: 'max_tokens'", "param": "max_tokens"}}

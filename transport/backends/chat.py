@@ -81,8 +81,12 @@ class _Way:
     renderer: Renderer
     refusals: Refusals
 
-    def without(self, name: str) -> None:
+    def without(self, name: str) -> bool:
+        """Leave the field out from now on; False if another sample has seen to that."""
+        if name in self.dialect.drop_params:
+            return False
         self.dialect = evolve(self.dialect, drop_params=(*self.dialect.drop_params, name))
+        return True
 
 
 @define(eq=False)
@@ -213,21 +217,22 @@ class ChatBackend:
         """
         has_retried = False
         while True:
-            body = encode_request(start.model, start.request, rendered, way.dialect, reminder)
+            dialect = way.dialect
+            body = encode_request(start.model, start.request, rendered, dialect, reminder)
             headers, sent = await self._packed(start, way, body)
             async with self.client.post(self.target, headers, sent) as response:
                 if 200 <= response.status < 300:
-                    is_text = way.dialect.truncates and b'"image_url"' not in body[1]
+                    is_text = dialect.truncates and b'"image_url"' not in body[1]
                     yield response, sum(map(len, body)) // 4 if is_text else 0
                     return
-                error = await self._refusal(response, way, optional_fields(body, way.dialect))
-            if error.unknown_field is not None:
-                logger.warning(
-                    "the backend at %s does not take %r; it is left out from now on",
-                    self.target.where,
-                    error.unknown_field,
-                )
-                way.without(error.unknown_field)
+                error = await self._refusal(response, way, optional_fields(body, dialect))
+            if error.unknown_field is not None and error.unknown_field not in dialect.drop_params:
+                if way.without(error.unknown_field):
+                    logger.warning(
+                        "the backend at %s does not take %r; it is left out from now on",
+                        self.target.where,
+                        error.unknown_field,
+                    )
             elif error.malformed_call and not has_retried:
                 has_retried = True
                 await trio.sleep(random.uniform(*RETRY_S))
