@@ -21,6 +21,7 @@ from .base import BackendError, Batch
 from .chat_errors import Refusals
 from .chat_tools import Offer
 from .key import checked_key
+from .responses_errors import failure_in
 from .responses_items import Renderer, request_fields
 from .responses_sockets import Socket, Sockets
 from .responses_stream import EventReader
@@ -264,10 +265,10 @@ class ResponsesBackend:
             raise self._rejected(exc) from None
         keep = False
         try:
-            first = await self._first(socket, bodies, reader)
+            first = await self._first(socket, bodies)
             if (error := _error_in(first[0])) is not None:
                 keep, socket.response_id = True, None  # refused: the connection goes on, and has nothing to continue
-                raise reader.failed(error)
+                raise failure_in(self._refusals, error)
 
             async def read() -> list[str]:
                 nonlocal first
@@ -281,7 +282,7 @@ class ResponsesBackend:
         finally:
             await self._sockets.give_back(socket, keep=keep)
 
-    async def _first(self, socket: Socket, bodies: _Bodies, reader: EventReader) -> list[str]:
+    async def _first(self, socket: Socket, bodies: _Bodies) -> list[str]:
         """Ask, and once more with the full input if that may help; give the events of the first read."""
         assert self._sockets is not None
         body = bodies.chained if self._can_continue(socket, bodies) else None
@@ -300,7 +301,7 @@ class ResponsesBackend:
                 return first
             if AGED in first[0] and not socket.is_fresh:
                 await self._reopen(socket)
-            elif body is None or not self._is_lost(reader.failed(error), first[0]):
+            elif body is None or not self._is_lost(failure_in(self._refusals, error), first[0]):
                 return first
             body = None
 

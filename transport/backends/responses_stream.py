@@ -29,24 +29,10 @@ from .base import BackendError
 from .chat_errors import Refusals
 from .chat_tools import ToolNames
 from .custom_input import CustomInput
+from .responses_errors import failure_in
 
 INCOMPLETE = {"content_filter": "content_filter"}
 """Any other reason is a limit."""
-
-STATUSES: Mapping[str, int] = {
-    "invalid_prompt": 400,
-    "invalid_request_error": 400,
-    "context_length_exceeded": 400,
-    "previous_response_not_found": 400,
-    "invalid_api_key": 401,
-    "authentication_error": 401,
-    "insufficient_quota": 402,
-    "model_not_found": 404,
-    "rate_limit_exceeded": 429,
-    "server_is_overloaded": 503,
-    "slow_down": 503,
-}
-"""The status that a code implies where the event has none; 502 for any other."""
 
 CALLS = ("function_call", "custom_tool_call")
 
@@ -172,7 +158,7 @@ class EventReader:
             if isinstance(event.get("output"), list):  # an answer that is not streamed
                 self._over(event, str(event.get("status")))
             elif event.get("error"):
-                self.failure = self.failed(event)
+                self.failure = failure_in(self.refusals, event)
             return
         name = type_.removeprefix("response.")
         response = event.get("response")
@@ -180,7 +166,7 @@ class EventReader:
             self.response_id = response["id"]
         stem, _, verb = name.rpartition(".")
         if type_ == "error":
-            self.failure = self.failed(event)
+            self.failure = failure_in(self.refusals, event)
         elif name in ("completed", "done", "incomplete", "failed", "cancelled"):
             self._over(response if isinstance(response, dict) else {}, name)
         elif stem == "output_item" and isinstance(item := event.get("item"), dict):
@@ -253,7 +239,7 @@ class EventReader:
 
     def _over(self, response: dict[str, Any], how: str) -> None:
         if how in ("failed", "cancelled"):
-            self.failure = self.failed(response)
+            self.failure = failure_in(self.refusals, response)
             return
         if isinstance(response.get("id"), str):
             self.response_id = response["id"]
@@ -278,19 +264,6 @@ class EventReader:
         if item.get("type") in CALLS:
             return all(known.call_id != item.get("call_id") for known in self._items)
         return all(known.kind != item.get("type") for known in self._items)
-
-    def failed(self, event: Mapping[str, Any]) -> BackendError:
-        """The error in an event: nested or flat, with a status of its own or the one that its code implies."""
-        error = event.get("error")
-        said = error if isinstance(error, dict) else {"message": error} if isinstance(error, str) else dict(event)
-        code = said.get("code") or said.get("type")
-        status = next((n for n in (event.get("status"), said.get("status"), code) if type(n) is int and n >= 400), None)
-        headers: dict[str, str] = {}
-        for each in (said.get("headers"), event.get("headers")):
-            if isinstance(each, dict):
-                headers |= {str(name).lower(): str(value) for name, value in each.items()}
-        body = orjson.dumps({"error": {key: said.get(key) for key in ("message", "code", "type", "param")}})
-        return self.refusals.refused(status or STATUSES.get(str(code), 502), headers, body)
 
     # --- one item at a time -------------------------------------------------------------------------
 

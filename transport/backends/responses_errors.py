@@ -1,0 +1,42 @@
+"""What went wrong at a Responses server, as its events say it: nested or flat, with a status or with a code alone."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from .base import BackendError
+from .chat_errors import Refusals
+
+STATUSES: Mapping[str, int] = {
+    "invalid_prompt": 400,
+    "invalid_request_error": 400,
+    "context_length_exceeded": 400,
+    "previous_response_not_found": 400,
+    "invalid_api_key": 401,
+    "authentication_error": 401,
+    "insufficient_quota": 402,
+    "model_not_found": 404,
+    "rate_limit_exceeded": 429,
+    "server_is_overloaded": 503,
+    "slow_down": 503,
+}
+"""The status that a code implies where the event has none; 502 for any other."""
+
+
+def failure_in(refusals: Refusals, event: Mapping[str, Any]) -> BackendError:
+    """The error that an event, or a failed response, tells of.
+
+    Args:
+        refusals: of the backend whose event it is.
+    """
+    error = event.get("error")
+    said = error if isinstance(error, dict) else {"message": error} if isinstance(error, str) else dict(event)
+    code = said.get("code") or said.get("type")
+    status = next((n for n in (event.get("status"), said.get("status"), code) if type(n) is int and n >= 400), None)
+    headers: dict[str, str] = {}
+    for each in (said.get("headers"), event.get("headers")):
+        if isinstance(each, dict):
+            headers |= {str(name).lower(): str(value) for name, value in each.items()}
+    body = orjson.dumps({"error": {key: said.get(key) for key in ("message", "code", "type", "param")}})
+    return refusals.refused(status or STATUSES.get(str(code), 502), headers, body)
