@@ -275,7 +275,9 @@ def test_answers_that_are_not_whole() -> None:
 
 
 def test_what_orjson_does_not_read() -> None:
-    """A lone surrogate, which JavaScript servers send, is read."""
+    """A lone surrogate, which JavaScript servers send, is read, in an error too."""
+    with pytest.raises(BackendError, match="no \ufffd more"):
+        read('{"type":"error","code":123456789012345678901234567890,"message":"no \\ud800 more"}')
     assert text_of(read('{"type":"response.output_text.delta","delta":"\\ud800"}', end())) == "\ud800"
 
 

@@ -5,8 +5,12 @@ from typing import Any
 
 import orjson
 
+from turntape.core.response import without_surrogates
+
 from .base import BackendError
 from .chat_errors import Refusals
+
+FIELDS = ("message", "code", "type", "param")
 
 STATUSES: Mapping[str, int] = {
     "invalid_prompt": 400,
@@ -38,5 +42,5 @@ def failure_in(refusals: Refusals, event: Mapping[str, Any]) -> BackendError:
     for each in (said.get("headers"), event.get("headers")):
         if isinstance(each, dict):
             headers |= {str(name).lower(): str(value) for name, value in each.items()}
-    body = orjson.dumps({"error": {key: said.get(key) for key in ("message", "code", "type", "param")}})
-    return refusals.refused(status or STATUSES.get(str(code), 502), headers, body)
+    texts = {key: without_surrogates(text) for key in FIELDS if isinstance(text := said.get(key), str)}
+    return refusals.refused(status or STATUSES.get(str(code), 502), headers, orjson.dumps({"error": texts}))
