@@ -1,7 +1,7 @@
 """The ``tokens`` backend: servers that take token ids (vLLM, SGLang, llama.cpp), so that a prompt is only ever appended."""
 
 import secrets
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 import orjson
@@ -16,13 +16,14 @@ from ..http_connections import HttpError
 from ..http_target import Target
 from ..tokenizers import NoVocabulary, load_harmony
 from .base import BackendError, Batch
-from .chat import DRAIN_S, MAX_ERROR_BYTES
+from .chat import DRAIN_S, MAX_ANSWER_BYTES, MAX_ERROR_BYTES
 from .chat_errors import Refusals
 from .tokens_base import Prompt, TokenRenderer, Turn
 from .tokens_harmony import HarmonyRenderer
 from .tokens_probe import Found, find
 from .tokens_sampling import Sampling
 from .tokens_servers import SERVERS, Ask, Server
+from .tokens_template import TemplateRenderer
 
 SETTINGS = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 RENDERERS = ("auto", "harmony", "template")
@@ -139,6 +140,7 @@ class TokensBackend:
                         yield tuple(batch)
             raise self._refusals.broken("did not do what the request demands, even when its answer was begun for it")
         except HttpError as exc:
+            self._forget()
             raise self._refusals.failed(exc) from None
 
     async def probe(self, model: str = "") -> Probe:
@@ -172,12 +174,21 @@ class TokensBackend:
                 self._renderers[name] = await self._new_renderer(name, found)
             return found.server, self._renderers[name]
 
+    def _forget(self) -> None:
+        """Look again next time: what failed may come back as another server, with another model."""
+        self._found = None
+        self._renderers.pop("template", None)
+
     async def _new_renderer(self, name: str, found: Found) -> TokenRenderer:
         if name == "harmony":
             try:
                 return HarmonyRenderer(self.tokenizer or await load_harmony(), self.new_call_id)
             except NoVocabulary as exc:
                 raise BackendError(f"The backend at {self._where} needs a vocabulary. {exc}", status=500) from None
+        if found.server.name == "llamacpp":
+            renderer = TemplateRenderer(self._post, self.new_call_id, found.template)
+            await renderer.check()
+            return renderer
         raise BackendError(
             f"The backend at {self._where} runs a model that is no gpt-oss, and turns such a model's messages into "
             "tokens only behind llama.cpp. Use chat+URL for it, or set its renderer to harmony if it is a gpt-oss.",
@@ -197,6 +208,13 @@ class TokensBackend:
             if not 200 <= response.status < 300:
                 raise await self._refusal(response)
             return self._object(await response.body(MAX_ERROR_BYTES))
+
+    async def _post(self, path: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """The JSON object that answers."""
+        async with self.client.post(self._target(path), self._headers, (orjson.dumps(asked),)) as response:
+            if not 200 <= response.status < 300:
+                raise await self._refusal(response)
+            return self._object(await response.body(MAX_ANSWER_BYTES))
 
     def _object(self, encoded: bytes) -> dict[str, Any]:
         try:
