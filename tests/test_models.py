@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from model_server import SAYS_OK, listing, model_server
-from running import turntape
+from running import environment, turntape
 
 from turntape import cli
 
@@ -161,6 +163,28 @@ def test_keys_are_read_from_the_environment_and_shown_nowhere(tmp_path: Path) ->
         assert other.asked[-1][1] == ""
 
 
+def test_an_agent_never_sees_the_keys_of_backends(tmp_path: Path) -> None:
+    """The variables that keys were read from are taken out of what an agent inherits; the others are not."""
+    agent = tmp_path / "agent.py"
+    agent.write_text(
+        "import os\nprint(os.environ.get('MINE'), os.environ.get('CEREBRAS_API_KEY'), os.environ['ELSE'])\n"
+    )
+    (tmp_path / "turntape.toml").write_text(
+        '[backends.mine]\nspec = "vllm"\nkey-env = "MINE"\n[models.m]\nbackend = "mine"\nfallback = "cerebras"\n'
+    )
+    ended = subprocess.run(
+        [sys.executable, "-m", "turntape", "record", "--out", "f", "--store", "memory", "--", sys.executable, agent],
+        cwd=tmp_path,
+        env=environment(tmp_path, {"MINE": KEY, "CEREBRAS_API_KEY": KEY, "ELSE": "else"}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.stdout == "None None else\n", ended.stderr
+    assert KEY not in ended.stderr
+
+
 def test_a_backend_without_its_key_refuses_for_itself_alone(tmp_path: Path) -> None:
     """The start warns; a request is refused with what to set, and the other models answer."""
     scripts(tmp_path)
@@ -214,7 +238,7 @@ def test_models_are_listed_with_what_they_stand_for(folder: Path) -> None:
 
 
 def test_without_tables_the_options_are_listed(folder: Path) -> None:
-    """--model, or the names of a script; a server's own names are doctor's business."""
+    """--model, or the names of a file; a server's own names are doctor's business."""
     assert models().splitlines()[1].split()[0] == "scripted"
     assert models("--backend", "ollama", "--model", "qwen3").splitlines()[1].split()[:3] == ["qwen3", "ollama", "qwen3"]
     assert models("--backend", "ollama").splitlines()[1].startswith("*")

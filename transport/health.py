@@ -25,7 +25,7 @@ def find_backend_error(exc: BaseException) -> BackendError | None:
 
 def is_failure(error: BackendError) -> bool:
     """Whether ``error`` says that the backend is down or broken, as against full, or right to refuse."""
-    return error.status >= 500
+    return error.status >= 500 and error.code != "server_is_overloaded"
 
 
 @define(eq=False)

@@ -225,4 +225,4 @@ class Router:
 
 def _may_answer_elsewhere(error: BackendError) -> bool:
     """Whether another backend may have what this one refuses: it is down, full, or out of credit."""
-    return is_failure(error) or error.status in (402, 429)
+    return is_failure(error) or error.status in (402, 429, 503)

@@ -15,6 +15,7 @@ from .keys import BackendKey, find_key
 from .options import Model
 from .plan import PlannedBackend, PlannedRoute, plan
 from .probing import Probe, ProbeFailed
+from .specs import AT_FILE
 from .tables import ANY, Tables
 from .upstreams import Keyless, base_url, make_backend
 
@@ -70,17 +71,24 @@ def doctor(model: Model, tables: Tables, *, sample: bool, as_json: bool) -> int:
 
 
 def _routes(model: Model, tables: Tables) -> Iterator[PlannedRoute]:
-    """Every route under a name that can be shown. Without tables that of --model, or of a script's own names."""
+    """Every route under a name that can be shown. Without tables that of --model, or of a file's own names."""
     planned = plan(model, tables)
     if planned.tabled:
         yield from planned.routes
         return
     [route] = planned.routes
-    names = planned.listed
-    if not names and route.backend.table.spec.kind == "scripted":
-        names = _made(route.backend, BackendKey()).models
-    for name in names or (ANY,):
+    for name in planned.listed or _own_names(route.backend) or (ANY,):
         yield evolve(route, table=evolve(route.table, name=name))
+
+
+def _own_names(backend: PlannedBackend) -> tuple[str, ...]:
+    """Names that a file says itself; none for a server, which would have to be asked, or for a file that is at fault."""
+    if backend.table.spec.kind not in AT_FILE:
+        return ()
+    try:
+        return _made(backend, BackendKey()).models
+    except click.UsageError:
+        return ()
 
 
 def _row(route: PlannedRoute) -> Row:

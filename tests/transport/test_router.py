@@ -20,6 +20,7 @@ from turntape.transport.truncating import BLOB_TOKENS, CERTAIN_BYTES, Truncator,
 
 DOWN = BackendError("The backend at a.test cannot be reached: nothing listens there.", status=502)
 FULL = BackendError("Come back later.", code="rate_limit_exceeded", status=429, retry_after="7")
+BUSY = BackendError("Its queue is full.", code="server_is_overloaded", status=503, retry_after="2")
 BROKE = BackendError("No credit left.", code="insufficient_quota", status=402)
 BAD_KEY = BackendError("Check the key.", code="invalid_api_key", status=401)
 BAD_REQUEST = BackendError("Bad field.", code="invalid_prompt", status=400)
@@ -133,7 +134,7 @@ async def test_nothing_stands_between_a_lone_backend_and_its_reader() -> None:
 # --- fallback -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [DOWN, FULL, BROKE])
+@pytest.mark.parametrize("error", [DOWN, FULL, BUSY, BROKE])
 async def test_a_fallback_answers_when_the_first_is_down_or_full(
     error: BackendError, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -279,7 +280,7 @@ async def test_pauses_grow_and_are_bounded(autojump_clock: trio.testing.MockCloc
     assert pauses[-1] == LONGEST_PAUSE_S
 
 
-@pytest.mark.parametrize("error", [FULL, BAD_KEY, BAD_REQUEST])
+@pytest.mark.parametrize("error", [FULL, BUSY, BAD_KEY, BAD_REQUEST])
 async def test_a_backend_that_refuses_is_not_down(error: BackendError) -> None:
     """Refusals of requests, however many, do not trip a backend."""
     backend = failing(error)
