@@ -2,6 +2,8 @@
 
 import json
 import os
+import pty
+import re
 import signal
 import subprocess
 import sys
@@ -137,6 +139,23 @@ def test_without_a_file_sighup_changes_nothing(tmp_path: Path) -> None:
         server.process.send_signal(signal.SIGHUP)
         server.wait_for("nothing to reload")
         assert server.stop() == 0
+
+
+def test_closing_the_terminal_ends_the_server(tmp_path: Path) -> None:
+    """The SIGHUP of a terminal that went away is no wish to reload: the server ends well, its recording complete."""
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(tmp_path)
+        options = ["record", "--out", "o", "--port", "0", "--store", "memory"]
+        os.execve(sys.executable, [sys.executable, "-m", "turntape", *options], environment(tmp_path))
+    shown = b""
+    while not (found := re.search(rb"listening on (\S+)/v1\r", shown)):
+        shown += os.read(terminal, 4096)
+    ask(f"{found[1].decode()}/v1", "scripted")
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    verified = CliRunner().invoke(cli.main, ["verify", str(tmp_path / "o")])
+    assert "1 session" in verified.output and verified.exit_code == 0
 
 
 def test_keys_are_read_from_the_environment_and_shown_nowhere(tmp_path: Path) -> None:

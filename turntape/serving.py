@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
 import click
@@ -99,14 +99,24 @@ async def _reload_on_hangup(
     reload: Callable[[], Awaitable[None]], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
     """Call ``reload`` on each SIGHUP, except for that of a terminal which was closed: it ends the server, as it should."""
-    has_terminal = os.isatty(2)
+    terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
     with trio.open_signal_receiver(signal.SIGHUP) as signals:
         task_status.started()
         async for _ in signals:
-            if has_terminal and not os.isatty(2):
+            closed = [descriptor for descriptor in terminals if not os.isatty(descriptor)]
+            if closed:
+                _send_nowhere(closed)
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
             await reload()
+
+
+def _send_nowhere(descriptors: Iterable[int]) -> None:
+    """Let what is still said there be lost: writing to a terminal that was closed is an error."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in descriptors:
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
 async def run(served: Served, *, started: Callable[[Address], None], task: Task | None = None) -> int:
