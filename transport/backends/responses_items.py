@@ -8,7 +8,7 @@ from attrs import define, field, frozen
 
 from turntape.core.canonical import Item
 from turntape.core.context import Context
-from turntape.core.reasoning import PREFIX, reasoning_text
+from turntape.core.reasoning import reasoning_text
 from turntape.core.tools import InertTool, Tool, ToolDefinition, echoed
 from turntape.core.wire import ResponseCreate
 
@@ -18,6 +18,9 @@ from .responses_upstreams import Upstream
 
 OURS = frozenset({"id", "status", "client_metadata", "internal_chat_message_metadata_passthrough"})
 """Keys of an item that mean nothing to the upstream: our ids are not its ids, and it would look for them."""
+
+SEALED_HERE = "turntape-"
+"""How ``encrypted_content`` begins that this server made, for whichever backend."""
 
 AS_FUNCTIONS = Dialect(strict=True)
 
@@ -105,7 +108,7 @@ class Renderer:
 
     def _reasoning(self, item: Item, value: dict[str, Any]) -> bytes:
         sealed, summary = value.get("encrypted_content"), value.get("summary") or []
-        if self.upstream.encrypted and isinstance(sealed, str) and not sealed.startswith(PREFIX):
+        if self.upstream.encrypted and isinstance(sealed, str) and not sealed.startswith(SEALED_HERE):
             return orjson.dumps({"type": "reasoning", "summary": summary, "encrypted_content": sealed})
         text = reasoning_text(item)
         if not (self.upstream.raw_reasoning and text):
