@@ -1,13 +1,16 @@
 """Chains through two servers: a turn sends its new items where the upstream has the rest, and everything where not."""
 
 import json
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
+import trustme
 from attrs import define, evolve
 from backends.cases import ask, items_of, said, text_of
 from backends.rig import Playing
@@ -25,7 +28,7 @@ from turntape.transport.backends.scripted import ScriptedBackend
 from turntape.transport.http_client import HttpClient
 from turntape.transport.http_connections import Connections
 from turntape.transport.memory_store import MemoryStore
-from turntape.transport.server import ServerSettings
+from turntape.transport.server import ServerSettings, serve_connection
 
 LOOKUP = {"type": "function", "name": "lookup", "parameters": {"type": "object", "properties": {}}}
 CALL = [(0, ()), (0, (ToolCall("call_1", "lookup"), Arguments("{}"), Finish()))]
@@ -342,3 +345,30 @@ async def test_over_real_sockets(scheme: str) -> None:
                     reply = await http.post("hi")
                     assert reply.json["output"][0]["content"][0]["text"] == "LAB-DONE after 0 tool outputs."
                 await backend.aclose()
+
+
+async def test_over_tls() -> None:
+    """A wss upstream is used as any other: a connection that has rested goes on."""
+    authority, model = trustme.CA(), Model([CALL, CALL, TALK])
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("localhost").configure_cert(context)
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            service = Server(nursery, model).service
+            plain: Any = await trio.open_tcp_listeners(0, host="127.0.0.1")
+            port = plain[0].socket.getsockname()[1]
+            listeners = [trio.SSLListener(each, context, https_compatible=True) for each in plain]
+            nursery.start_soon(trio.serve_listeners, partial(serve_connection, service), listeners)
+            client = HttpClient(Connections(ssl_context=trusting))
+            backend = ResponsesBackend(f"wss://localhost:{port}/v1", client=client)
+            start = first()
+            for _ in range(3):
+                start = await turn(backend, start)
+                for _ in range(5):
+                    await trio.testing.wait_all_tasks_blocked(0.01)
+            assert [types(each) for each in model.starts] == [["user"], *[["function_call_output"]] * 2]
+            assert service.n_open == 1
+            await backend.aclose()
+            nursery.cancel_scope.cancel()
