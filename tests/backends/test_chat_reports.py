@@ -14,7 +14,7 @@ import trio.testing
 from backends.chat_asking import LOOKUP, asking, said, start
 from chat_server import CUT, DONE, Reply, call, chunk, refusing, saying, sse, usage
 
-from turntape.core.seam import Arguments, Encrypted, Finish, Increment, Reasoning, Text, ToolCall, Usage
+from turntape.core.seam import Arguments, Encrypted, Finish, Increment, Reasoning, Refusal, Text, ToolCall, Usage
 from turntape.transport.backends.base import BackendError
 from turntape.transport.backends.dialects import dialect_for
 
@@ -227,13 +227,31 @@ async def test_16_a_required_call_that_is_not_made() -> None:
         assert "Call one of the tools" in server.requests[1]["messages"][-1]["content"]
         assert server.requests[1]["messages"][:-1] == server.requests[0]["messages"]
         assert server.n_connections == 1
-    text = [chunk(content="I "), chunk(content="won't."), STOP]
-    increments = await heard(*text, preset="ollama", tool_choice="required")
-    assert increments == [Text("I "), Text("won't."), Finish("stop")], "the second answer counts, whatever it is"
-    cut = await heard(chunk(content="I "), chunk("length"), tool_choice="required")
-    assert cut == [Text("I "), Finish("length")]
-    before = await heard(chunk(content="Well, "), calls(call(0, "1", "lookup", "{}")), STOP, tool_choice="required")
-    assert before == [Text("Well, "), ToolCall("1", "lookup"), Arguments("{}"), Finish("stop")]
+
+
+@pytest.mark.parametrize(
+    ("chunks", "expected", "n_asked"),
+    [
+        ([chunk(content="I "), chunk(content="won't."), STOP], [Text("I "), Text("won't.")], 2),
+        ([chunk(content="I "), chunk("length")], [Text("I ")], 1),
+        ([chunk(refusal="No."), STOP], [Refusal("No.")], 1),
+        (
+            [chunk(content="Well, "), calls(call(0, "1", "lookup", "{}")), STOP],
+            [Text("Well, "), ToolCall("1", "lookup"), Arguments("{}")],
+            1,
+        ),
+    ],
+)
+async def test_16_what_else_a_required_call_can_become(
+    chunks: list[Any], expected: list[Increment], n_asked: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Text before a call comes in its place, an answer cut short or refused is not asked for again, a second one counts."""
+    steps = [step for each in chunks for step in (sse(each), 1.0)]  # each in a read of its own
+    async with asking("ollama", lambda request: Reply([*steps, DONE])) as (server, backend):
+        *increments, finish = await said(backend, start("m", "hi", tools=TOOLS, tool_choice="required"))
+        assert increments == expected
+        assert finish == Finish("length" if chunks[-1] == chunk("length") else "stop")
+        assert len(server.requests) == n_asked
 
 
 async def test_17_several_planned_calls() -> None:
