@@ -52,13 +52,24 @@ WHOLE = ("text", "refusal", "arguments", "input")
 
 
 @define(eq=False)
+class _Part:
+    """What one part of an item says, in pieces; the first ``n_told`` of them were passed on."""
+
+    pieces: list[str] = field(factory=list)
+    n_told: int = 0
+
+    def news(self) -> list[str]:
+        new, self.n_told = self.pieces[self.n_told :], len(self.pieces)
+        return new
+
+
+@define(eq=False)
 class _Item:
     """One output item as far as it has come.
 
     Attributes:
-        said: the whole of each of its parts, by the kind of what it says and the part's number.
-        order: those parts in the order of their first word.
-        n_told: characters of each that were passed on.
+        said: its parts in the order of their first word, by the kind of what they say and their number.
+        begun: something of it was passed on.
     """
 
     kind: str
@@ -69,19 +80,21 @@ class _Item:
     namespace: str | None = None
     phase: str | None = None
     encrypted: str = ""
-    said: dict[tuple[str, int], str] = field(factory=dict)
-    n_told: dict[tuple[str, int], int] = field(factory=dict)
+    said: dict[tuple[str, int], _Part] = field(factory=dict)
     is_done: bool = False
     begun: bool = False
     decoder: CustomInput | None = None
 
-    def hear(self, what: str, part: int, text: str, *, whole: bool) -> None:
-        """A delta, or with ``whole`` everything: what is told already stays, since it cannot be taken back."""
-        so_far = self.said.get((what, part), "")
-        if not whole:
-            self.said[what, part] = so_far + text
-        elif text.startswith(so_far):
-            self.said[what, part] = text
+    def hear(self, what: str, number: int, text: str, *, whole: bool) -> None:
+        """A delta, or with ``whole`` everything: what was said already stays, since it cannot be taken back."""
+        part = self.said.get((what, number))
+        if part is None:
+            part = self.said[what, number] = _Part()
+        if whole:
+            so_far = "".join(part.pieces)
+            text = text[len(so_far) :] if text.startswith(so_far) else ""
+        if text:
+            part.pieces.append(text)
 
 
 @define(eq=False)
@@ -287,24 +300,20 @@ class EventReader:
             self._n_over += 1
 
     def _tell_parts(self, item: _Item) -> None:
-        for key, text in item.said.items():
-            what, part = key
-            new = text[item.n_told.get(key, 0) :]
-            if not new:
-                continue
-            item.n_told[key] = len(text)
-            if item.kind == "message" and not item.begun:
-                self._out.append(Message(item.phase))
-            item.begun = True
-            match what:
-                case "summary":
-                    self._out.append(Summary(new, part))
-                case "reasoning":
-                    self._out.append(Reasoning(new))
-                case "refusal":
-                    self._out.append(Refusal(new))
-                case _:
-                    self._out.append(Text(new))
+        for (what, number), part in item.said.items():
+            for piece in part.news():
+                if item.kind == "message" and not item.begun:
+                    self._out.append(Message(item.phase))
+                item.begun = True
+                match what:
+                    case "summary":
+                        self._out.append(Summary(piece, number))
+                    case "reasoning":
+                        self._out.append(Reasoning(piece))
+                    case "refusal":
+                        self._out.append(Refusal(piece))
+                    case _:
+                        self._out.append(Text(piece))
 
     def _tell_call(self, item: _Item) -> None:
         if not item.begun:
@@ -313,15 +322,13 @@ class EventReader:
                     self.failure = self.refusals.broken("sent a tool call without a name or a call_id")
                 return
             self._begin_call(item)
-        text = item.said.get(("arguments", 0), "")
-        new = text[item.n_told.get(("arguments", 0), 0) :]
-        item.n_told["arguments", 0] = len(text)
+        part = item.said.setdefault(("arguments", 0), _Part())
+        new = part.news()
         if item.decoder is not None:
-            new = item.decoder.feed(new) + (item.decoder.end() if item.is_done else "")
-        elif item.is_done and item.kind == "function_call" and not text.strip():
-            new = "{}"
-        if new:
-            self._out.append(Arguments(new))
+            new = [*map(item.decoder.feed, new), item.decoder.end() if item.is_done else ""]
+        elif item.is_done and item.kind == "function_call" and not "".join(part.pieces).strip():
+            new = ["{}"]
+        self._out += [Arguments(piece) for piece in new if piece]
 
     def _begin_call(self, item: _Item) -> None:
         item.begun = True
