@@ -76,6 +76,10 @@ def calling(name: str, arguments: str) -> str:
 
 def instance(schema: dict[str, Any]) -> Any:
     """Something that matches a schema."""
+    if "const" in schema:
+        return schema["const"]
+    if "anyOf" in schema:
+        return instance(schema["anyOf"][0])
     match schema.get("type"):
         case "object":
             return {name: instance(each) for name, each in schema.get("properties", {}).items()}

@@ -1,78 +1,36 @@
 """Chat-template models in tokens: a llama.cpp server that is played, and a real one that counts what it reads."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import orjson
 import trio
-from backends.cases import ADD, LOOKUP, SCHEMA, ask, batches, calls_of, finish_of, items_of, reasoning_of, text_of
-from backends.rig import Playing
-from chat_server import ChatServer, Reply, sse
-from h11 import Connection, Request
+from backends.cases import (
+    ADD,
+    LOOKUP,
+    SCHEMA,
+    Cases,
+    ask,
+    batches,
+    calls_of,
+    finish_of,
+    items_of,
+    reasoning_of,
+    said,
+    text_of,
+)
+from backends.rig import End, Playing, Say, Think
+from backends.rig_template import EOS, LlamaCpp, TemplateRig, plain, spoken
+from chat_server import Reply
 from llama_server import llama_server
 
 from turntape.core.canonical import Item
 from turntape.core.context import Context
-from turntape.core.seam import Increment
+from turntape.core.seam import Increment, Usage
 from turntape.transport.backends.tokens import TokensBackend
 from turntape.transport.http_client import HttpClient
 from turntape.transport.http_connections import Connections
-
-EOS = 999
-
-
-class LlamaCpp(ChatServer):
-    """A llama.cpp whose tokens are bytes. Its template is a function, and its answers are a list."""
-
-    def __init__(
-        self, nursery: trio.Nursery, answers: list[str], template: Callable[[list[dict[str, Any]]], str]
-    ) -> None:
-        super().__init__(nursery, self.route)
-        self.answers, self.template = answers, template
-        self.prompts: list[list[int]] = []
-        self.bodies: list[dict[str, Any]] = []
-        self.tokenized: list[str] = []
-
-    async def _request(self, http: Connection, stream: trio.abc.Stream) -> tuple[Request, bytes] | None:
-        request = await super()._request(http, stream)
-        return request and (request[0], request[1] or b"{}")
-
-    def route(self, request: dict[str, Any]) -> Reply:
-        match self.paths[-1]:
-            case "/props":
-                answer: dict[str, Any] = {"chat_template": "{% if tools %}", "model_path": "qwen.gguf"}
-            case "/apply-template":
-                answer = {"prompt": self.template(request["messages"])}
-            case "/tokenize":
-                self.tokenized.append(request["content"])
-                answer = {"tokens": [*request["content"].encode()]}
-            case "/completion":
-                self.prompts.append(request["prompt"])
-                self.bodies.append(request)
-                return Reply(self.steps(self.answers.pop(0)))
-            case _:
-                raise AssertionError(self.paths[-1])
-        return Reply([orjson.dumps(answer)], headers=(("content-type", "application/json"),))
-
-    def steps(self, text: str) -> Iterator[bytes]:
-        for at in range(0, len(text), 3):
-            piece = text[at : at + 3]
-            yield sse({"content": piece, "tokens": [*piece.encode()], "stop": False})
-        yield sse({"content": "", "tokens": [EOS], "stop": False})
-        yield sse({"content": "", "tokens": [], "stop": True, "stop_type": "eos", "tokens_evaluated": 9})
-
-
-def plain(messages: list[dict[str, Any]]) -> str:
-    """A template that lets prompts grow."""
-    parts: list[str] = []
-    for message in messages:
-        content = message.get("content") or ""
-        for call in message.get("tool_calls") or ():
-            function = call["function"]
-            content += f'<tool_call>{{"name": "{function["name"]}", "arguments": {function["arguments"]}}}</tool_call>'
-        parts.append(f"[{message['role']}]{content}[end]")
-    return "".join([*parts, "[assistant]"])
 
 
 def trimming(messages: list[dict[str, Any]]) -> str:
@@ -97,7 +55,8 @@ class Agent:
 
 
 def playing(nursery: trio.Nursery, *answers: str, template: Any = plain) -> tuple[LlamaCpp, Agent]:
-    server = LlamaCpp(nursery, [*answers], template)
+    left = iter(answers)
+    server = LlamaCpp(nursery, lambda _: Reply(spoken(next(left))), template)
     return server, Agent(TokensBackend("http://h", client=HttpClient(Connections(connect=server.connect))))
 
 
@@ -188,6 +147,16 @@ async def test_no_tool_is_called_where_none_may_be() -> None:
         heard = await agent.turn("Go.", tools=[LOOKUP], tool_choice="none")
         assert calls_of(heard) == []
         nursery.cancel_scope.cancel()
+
+
+class TestTemplate(Cases):
+    rig = TemplateRig()
+
+    async def test_usage(self, clock: Any) -> None:
+        """Token counts are the server's own; tokens of reasoning are counted as they come."""
+        turn = [Think("Hm."), Say("Counted."), End(usage=Usage(50, 17, 30))]
+        async with self.rig.playing(turn) as play:
+            assert finish_of(await said(play)).usage == Usage(50, 17, 30, len("Hm."))
 
 
 # --- the real llama.cpp ---------------------------------------------------------------------------------------
