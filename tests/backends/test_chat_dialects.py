@@ -1,5 +1,6 @@
 """Every row of the chat table against a server that plays its provider: a tool loop, counts, an overflow, a rate limit."""
 
+import itertools
 from typing import Any
 
 import orjson
@@ -15,6 +16,7 @@ from turntape.transport.backends.base import BackendError
 from turntape.transport.backends.chat_request import encode_request
 from turntape.transport.backends.dialects import dialect_for, presets, table
 from turntape.transport.backends.messages import Renderer
+from turntape.transport.backends.think_tags import ThinkTags
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 FORMAT = {"type": "json_schema", "name": "answer", "schema": SCHEMA, "strict": True}
@@ -217,6 +219,37 @@ async def test_models_of_one_server_have_their_own_rows() -> None:
             await said(chat, start(model, "hi", reasoning={"effort": "none"}))
         assert [r["reasoning_effort"] for r in server.requests] == ["high", "low", "default", "none"]
         assert server.n_connections == 1
+
+
+@given(
+    st.lists(st.sampled_from(["<think>", "</think>", "<", "</", "think>", "\n", " ", "a"]), max_size=8).map("".join),
+    st.lists(st.integers(0, 60), max_size=6),
+)
+def test_tags_are_read_wherever_the_content_is_cut(content: str, cuts: list[int]) -> None:
+    """How a content was cut never matters, nothing but tags and the blanks around them is lost, and no text is empty."""
+
+    def read(edges: list[int]) -> list[tuple[type, str]]:
+        tags, whole = ThinkTags(), list[tuple[type, str]]()
+        pieces = [content[a:b] for a, b in itertools.pairwise(edges)]
+        for increment in [i for piece in pieces for i in tags.feed(piece)] + tags.end():
+            assert isinstance(increment, Text | Reasoning) and increment.text
+            if whole and whole[-1][0] is type(increment):
+                whole[-1] = (type(increment), whole[-1][1] + increment.text)
+            else:
+                whole.append((type(increment), increment.text))
+        return whole
+
+    at_once = read([0, len(content)])
+    assert read([0, *sorted(cut % (len(content) + 1) for cut in cuts), len(content)]) == at_once
+    if not content.lstrip().startswith("<think>"):
+        assert at_once == ([(Text, content)] if content else [])
+
+
+async def test_a_blank_that_was_held_back_is_not_lost() -> None:
+    """A content that could still have begun with the tag is said once reasoning comes by another way."""
+    chunks = [chunk(content=" "), chunk(reasoning="r"), chunk(content="a"), chunk("stop")]
+    async with asking("", saying(*chunks)) as (_, chat):
+        assert "".join(i.text for i in await said(chat, start("m", "hi")) if isinstance(i, Text)) == " a"
 
 
 async def test_tags_in_the_content_are_read_where_nothing_is_known() -> None:

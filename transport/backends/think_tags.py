@@ -22,6 +22,8 @@ class ThinkTags:
 
     def feed(self, text: str) -> list[Increment]:
         """What is certain by now."""
+        if self._state == "text" and not self._held:
+            return [Text(text)] if text else []
         self._held += text
         said: list[Increment] = []
         if self._state == "start":
