@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import trio
-from backends.cases import ask, failure, said, text_of
+from backends.cases import ask, failure, said, served, text_of
 from backends.rig import Playing
 from backends.socket_server import Answer, SocketServer, completed, error
 from backends.test_responses_chains import first, turn, user
@@ -149,3 +149,23 @@ async def test_reasoning_that_an_upstream_cannot_read_is_left_out() -> None:
         async with answering(completed(), upstream=upstream_named(row)) as (server, backend):
             await said(Playing(backend), ask(items))
             assert len(server.requests[0][1]["input"]) == n_items
+
+
+async def test_encrypted_reasoning_through_a_whole_server() -> None:
+    """A client that asks for it gets the upstream's own text on the reasoning item; a chain that moves carries it on."""
+    reasoning = {"id": "rs_9", "type": "reasoning", "summary": [], "encrypted_content": "gAAAA-opaque"}
+    lost = [error(400, "previous_response_not_found")]
+    answers = [completed("hello", "resp_1", reasoning), lost, completed()]
+    async with (
+        answering(*answers, upstream=upstream_named("openai")) as (server, backend),
+        served(Playing(backend)) as ws,
+    ):
+        await ws.create(include=["reasoning.encrypted_content"])
+        response = (await ws.until("response.completed"))[-1]["response"]
+        assert [item.get("encrypted_content") for item in response["output"]] == ["gAAAA-opaque", None]
+        await ws.create("on", previous_response_id=response["id"], include=["reasoning.encrypted_content"])
+        await ws.until("response.completed")
+        chained, full = (each for _, each in server.requests[1:])
+        assert [item.get("role") for item in chained["input"]] == ["user"]
+        assert [item.get("role", item["type"]) for item in full["input"]] == ["user", "reasoning", "assistant", "user"]
+        assert full["input"][1]["encrypted_content"] == "gAAAA-opaque"
