@@ -85,7 +85,9 @@ class Agent:
         self.server = TokenServer(nursery, kind=kind, model=model)
         client = HttpClient(Connections(connect=self.server.connect))
         ids = (f"call_{n}" for n in itertools.count())
-        self.backend = TokensBackend("http://h", client=client, tokenizer=vocabulary(), new_call_id=lambda: next(ids))
+        self.backend = TokensBackend(
+            "http://tokens.test", client=client, tokenizer=vocabulary(), new_call_id=lambda: next(ids)
+        )
         self.context = Context()
 
     async def turn(self, *items: dict[str, Any], **fields: Any) -> list[Increment]:
@@ -262,7 +264,7 @@ async def test_a_server_that_takes_no_ids_is_named() -> None:
         agent = Agent("another", nursery)
         _, error = await failure(Playing(agent.backend))
         assert "chat+URL" in str(error)
-        assert "h " in str(error)
+        assert "tokens.test" in str(error)
         nursery.cancel_scope.cancel()
 
 

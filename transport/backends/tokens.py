@@ -165,7 +165,7 @@ class TokensBackend:
         """The kind of server, and what renders for ``model``; both are found out once."""
         async with self._looking:
             if self._found is None:
-                self._found = await find(self.server, self._get)
+                self._found = await find(self.server, self._get, self._where)
             found = self._found
             name = self.renderer
             if name == "auto":

@@ -32,8 +32,6 @@ class Rendered:
     Attributes:
         date: of the conversation's first request. It is in the first line of every prompt, so it must not change.
         open_calls: function names of the calls that wait for an output.
-        whole: the link's segments, joined; ``bare``: without reasoning.
-        last_final: where the last message stands that ended a turn, or -1.
     """
 
     parent: "Rendered | None"
@@ -41,45 +39,25 @@ class Rendered:
     date: str
     names: ToolNames = field(repr=False)
     open_calls: dict[str, str] = field(repr=False)
-    whole: Segment = field(init=False)
-    bare: Segment = field(init=False)
-    last_final: int = field(init=False)
 
-    def __attrs_post_init__(self) -> None:
-        finals = [n for n, segment in enumerate(self.segments) if segment.kind == FINAL]
-        object.__setattr__(self, "whole", _joined(self.segments))
-        object.__setattr__(self, "bare", _joined(_without_analysis(self.segments)))
-        object.__setattr__(self, "last_final", finals[-1] if finals else -1)
-
-    def prompt(self) -> tuple[list[bytes], int, int]:
-        """Pieces, their tokens, and how many tokens of reasoning were left out.
+    def prompt(self) -> tuple[list[Segment], int]:
+        """Segments of the whole conversation, oldest first, and how many tokens of reasoning were left out.
 
         Reasoning goes once the turn that it belongs to has ended: the model was trained so, and vLLM does the same.
         """
-        pieces: list[bytes] = []
-        n_tokens, n_left_out, is_ended = 0, 0, False
+        found: list[Segment] = []
+        n_left_out, is_ended = 0, False
         link: Rendered | None = self
         while link is not None:
-            piece = link.bare if is_ended else link.whole
-            if not is_ended and link.last_final >= 0:
-                is_ended = True
-                before, after = link.segments[: link.last_final], link.segments[link.last_final :]
-                piece = _joined([*_without_analysis(before), *after])
-            n_left_out += link.whole.n_tokens - piece.n_tokens
-            n_tokens += piece.n_tokens
-            if piece.n_tokens:
-                pieces.append(piece.encoded)
+            for segment in reversed(link.segments):
+                is_ended = is_ended or segment.kind == FINAL
+                if is_ended and segment.kind == ANALYSIS:
+                    n_left_out += segment.n_tokens
+                elif segment.n_tokens:
+                    found.append(segment)
             link = link.parent
-        pieces.reverse()
-        return pieces, n_tokens, n_left_out
-
-
-def _without_analysis(segments: Sequence[Segment]) -> list[Segment]:
-    return [segment for segment in segments if segment.kind != ANALYSIS]
-
-
-def _joined(segments: Sequence[Segment]) -> Segment:
-    return Segment(b",".join(s.encoded for s in segments if s.n_tokens), sum(s.n_tokens for s in segments))
+        found.reverse()
+        return found, n_left_out
 
 
 def _today() -> str:
@@ -125,15 +103,11 @@ class HarmonyRenderer:
         rendered = self._render(start.context, tools)
         functions = [_function(tool, rendered.names) for tool in tools]
         head = self._head(start.request, rendered.date, functions)
-        pieces, n_tokens, self.n_left_out = rendered.prompt()
+        said, self.n_left_out = rendered.prompt()
+        segments = (head, *said, self._opening)
         choice = Choice.of(start.request, tools, rendered.names)
         speech = HarmonySpeech(self.harmony, rendered.names, choice, self.new_call_id, self.takes, start.context)
-        return Prompt(
-            (head.encoded, *pieces, self._opening.encoded),
-            head.n_tokens + n_tokens + self._opening.n_tokens,
-            speech,
-            STOPS,
-        )
+        return Prompt([each.encoded for each in segments], sum(each.n_tokens for each in segments), speech, STOPS)
 
     def _head(self, request: ResponseCreate, date: str, functions: Sequence[Function]) -> Segment:
         effort = request.reasoning.effort if request.reasoning is not None else None

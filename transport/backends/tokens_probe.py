@@ -32,11 +32,12 @@ class Found:
         return named or ("<|channel|>" in self.template and "<|start|>" in self.template)
 
 
-async def find(kind: str, get: Get) -> Found:
+async def find(kind: str, get: Get, where: str) -> Found:
     """Ask the server what it is.
 
     Args:
         kind: its kind if that is known, or "auto".
+        where: names it in a message.
 
     Raises:
         BackendError: it is none of those that take token ids.
@@ -55,7 +56,7 @@ async def find(kind: str, get: Get) -> Found:
     if kind != "auto":
         return Found(SERVERS[kind])
     raise BackendError(
-        "The backend does not look like vLLM, SGLang or llama.cpp: it has none of /props, /get_model_info and /version. "
+        f"The backend at {where} does not look like vLLM, SGLang or llama.cpp: it has none of /props, /get_model_info and /version. "
         "Check its URL, or say which it is; a server that takes messages only is reached as chat+URL.",
         status=502,
     )

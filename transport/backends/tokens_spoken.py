@@ -92,6 +92,8 @@ class Takes:
 
     def keep(self, context: Context, spoken: Sequence[Spoken]) -> None:
         take = Take(tuple(spoken), tuple(Segment.of(each.ids, each.mark) for each in spoken))
+        for each in spoken:
+            each.ids = []  # the segment has them, in a quarter of the space
         self._takes[context] = [*self._takes.get(context, []), take][-N_TAKES:]
 
     def matched(self, context: Context, items: Sequence[Item]) -> list[Segment]:
