@@ -1,6 +1,7 @@
 """The tokens backend keeps the promises of every backend, behind each kind of server, and appends to prompts only."""
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -23,7 +24,7 @@ from backends.cases import (
 )
 from backends.rig import End, Playing, Say, Think
 from backends.rig_tokens import TokensRig
-from chat_server import Reply
+from chat_server import HANG, Reply, sse
 from token_server import (
     KINDS,
     Model,
@@ -43,6 +44,7 @@ from turntape.core.canonical import Item
 from turntape.core.context import Context
 from turntape.core.harmony import END, RETURN
 from turntape.core.seam import Increment, Usage
+from turntape.transport import tokenizers
 from turntape.transport.backends.tokens import TokensBackend
 from turntape.transport.http_client import HttpClient
 from turntape.transport.http_connections import Connections
@@ -282,3 +284,71 @@ async def test_what_a_probe_says() -> None:
         probe = await agent.backend.probe()
         assert (probe.server, probe.renderer) == ("sglang", "harmony")
         nursery.cancel_scope.cancel()
+
+
+async def test_ids_that_were_lost_on_the_way_are_not_kept() -> None:
+    """Where fewer ids come than the server says it sampled, the history is made from the text that was said."""
+
+    def play(prompt: str, schema: Any, voice: Voice) -> Reply:
+        ids = marked(saying("answer"))
+        return Reply([voice.chunk(ids), voice.end(counts=(10, 0, len(ids) + 2))])
+
+    async with trio.open_nursery() as nursery:
+        agent = Agent("vllm", nursery)
+        agent.server.play = play
+        await agent.turn(user("Go."))
+        n_encoded = agent.backend.n_encoded
+        await agent.turn(user("Again."))
+        assert agent.backend.n_encoded - n_encoded >= len(marked("answer")) + len(marked("Again."))
+        assert "<|start|>assistant<|channel|>final<|message|>answer<|end|>" in shown(agent.server.prompts[-1])
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_vllm_that_sends_no_ids_is_told_of() -> None:
+    """Text alone cannot be read as harmony: the error names the version that sends ids."""
+
+    def play(prompt: str, schema: Any, voice: Voice) -> Reply:
+        return Reply([sse({"choices": [{"index": 0, "text": "Hi", "finish_reason": None}]}), voice.end()])
+
+    async with trio.open_nursery() as nursery:
+        agent = Agent("vllm", nursery)
+        agent.server.play = play
+        _, error = await failure(Playing(agent.backend))
+        assert (error.code, error.status) == ("server_error", 502)
+        assert "0.10.2" in str(error)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_server_that_does_not_stop_is_left() -> None:
+    """What comes after the end of the turn is none of it, and its request is closed."""
+
+    def play(prompt: str, schema: Any, voice: Voice) -> Reply:
+        return Reply([voice.chunk(marked(saying("All."))), voice.chunk(marked("More")), HANG])
+
+    async with trio.open_nursery() as nursery:
+        agent = Agent("llamacpp", nursery)
+        agent.server.play = play
+        heard = await agent.turn(user("Go."))
+        assert (text_of(heard), finish_of(heard).reason) == ("All.", "stop")
+        nursery.cancel_scope.cancel()
+
+
+async def test_without_a_vocabulary_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A missing vocabulary is an error that says what to install, never a download."""
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(tokenizers, "find_spec", lambda name: None)
+    monkeypatch.setattr(tokenizers, "read_harmony", tokenizers.read_harmony.__wrapped__)
+    async with trio.open_nursery() as nursery:
+        agent = Agent("vllm", nursery)
+        agent.backend.tokenizer = None
+        _, error = await failure(Playing(agent.backend))
+        assert "turntape[tokens]" in str(error)
+        nursery.cancel_scope.cancel()
+
+
+def test_a_vocabulary_with_another_hash_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A file in the cache that was changed is passed over and left alone."""
+    (tmp_path / tokenizers.CACHE_KEY).write_bytes(b"IQ== 0\n")
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    assert tokenizers.read_harmony.__wrapped__().encode("hello world") == [24912, 2375]
+    assert (tmp_path / tokenizers.CACHE_KEY).exists()
