@@ -117,6 +117,21 @@ def test_a_server_that_takes_any_name_is_not_blamed() -> None:
     assert "serves /models/q.gguf, under any name" in result.output
 
 
+def test_a_server_that_takes_tokens_is_recognised() -> None:
+    """What kind of server it is and how prompts will be made for it; one that takes messages only is said to be so."""
+    with model_server(
+        {"/v1/models": listing("openai/gpt-oss-20b"), "/version": (200, {"version": "0.33.0"})}
+    ) as server:
+        result = doctor("--backend", f"tokens+http://127.0.0.1:{server.port}", "--model", "openai/gpt-oss-20b")
+    assert result.exit_code == 0, result.output
+    assert "lists 1 model, this one among them" in result.output
+    assert "vllm takes token ids, rendered by harmony" in result.output
+    with model_server({"/v1/models": listing("m")}) as server:
+        result = doctor("--backend", f"tokens+{server.url}", "--model", "m")
+    assert result.exit_code == 1
+    assert "does not look like vLLM, SGLang or llama.cpp" in result.output
+
+
 def test_every_model_and_backend_of_the_file_is_looked_at() -> None:
     """Models, their fallbacks and backends that no model uses, each in its line; JSON says the same. Each list is
     asked for once."""

@@ -259,5 +259,6 @@ def test_models_are_listed_with_what_they_stand_for(folder: Path) -> None:
 def test_without_tables_the_options_are_listed(folder: Path) -> None:
     """--model, or the names of a file; a server's own names are doctor's business."""
     assert models().splitlines()[1].split()[0] == "scripted"
-    assert models("--backend", "ollama", "--model", "qwen3").splitlines()[1].split()[:3] == ["qwen3", "ollama", "qwen3"]
+    [_, line] = models("--backend", "ollama", "--model", "qwen3").splitlines()
+    assert line.split()[:4] == ["qwen3", "ollama", "(http://127.0.0.1:11434/v1)", "qwen3"]
     assert models("--backend", "ollama").splitlines()[1].startswith("*")

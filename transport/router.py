@@ -1,5 +1,6 @@
 """Which backend answers which model: looked up once for each sample, with another to go to before the first token."""
 
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -12,8 +13,10 @@ from turntape.core.wire import ReasoningSettings
 
 from .backends.base import Backend, BackendError, Batch
 from .health import Health, find_backend_error, is_failure
-from .log import line, logger
+from .log import line
 from .truncating import Truncator
+
+logger = logging.getLogger(__name__)
 
 CLOSE_S = 10.0  # what closing a backend that a new table does not name may take
 
@@ -62,7 +65,10 @@ class Upstream:
 
     async def close(self) -> None:
         with trio.move_on_after(CLOSE_S, shield=True):
-            await self.backend.aclose()
+            try:
+                await self.backend.aclose()
+            except Exception:  # neither the sample that ended nor the other backends are to suffer
+                logger.exception("backend %s: cannot be closed", self.name)
 
 
 @frozen(kw_only=True)

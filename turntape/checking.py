@@ -17,7 +17,7 @@ from .plan import PlannedBackend, PlannedRoute, plan
 from .probing import Probe, ProbeFailed
 from .specs import AT_FILE
 from .tables import ANY, Tables
-from .upstreams import Keyless, base_url, make_backend
+from .upstreams import Keyless, make_backend
 
 N_AT_ONCE = 8
 
@@ -94,18 +94,12 @@ def _own_names(backend: PlannedBackend) -> tuple[str, ...]:
 def _row(route: PlannedRoute) -> Row:
     return Row(
         name=route.name,
-        backend=_shown(route.backend),
+        backend=str(route.backend),
         model=route.model,
         context_window=route.table.context_window,
         renderer=route.backend.renderer if route.backend.table.spec.kind == "tokens" else None,
         fallback=route.table.fallback,
     )
-
-
-def _shown(backend: PlannedBackend) -> str:
-    """Its name, and where it is if the name does not say so. Of a URL never the query, which may hold a key."""
-    spec = str(backend.table.spec)
-    return backend.name if backend.name == spec else f"{backend.name} ({spec})"
 
 
 # --- whether it can be used -----------------------------------------------------------------------------
@@ -189,7 +183,7 @@ class _Doctor:
             ok = True
         except ProbeFailed as exc:
             said, ok = (str(exc),), False
-        return Check(asked.name, _shown(asked.backend), asked.model, ok, said)
+        return Check(asked.name, str(asked.backend), asked.model, ok, said)
 
     async def _look(self, asked: Asked) -> tuple[str, ...]:
         if asked.backend not in self._probes:
@@ -203,7 +197,7 @@ class _Doctor:
             said = await probe.look(asked.model)
             if not self.sample:
                 return said
-            if not asked.model and base_url(asked.backend):
+            if not asked.model and asked.backend.url:
                 return *said, "not sampled: give --model"
             return *said, await probe.sample(asked.model or next(iter(probe.backend.models), "any"))
 

@@ -33,6 +33,8 @@ from .serving import Address, Served, run
 from .tables import Tables
 from .upstreams import Upstreams
 
+logger = logging.getLogger(__name__)
+
 _CLOSE_S = 10.0  # what closing a store or a backend may take before the process ends without it
 
 
@@ -146,8 +148,9 @@ async def _serve(
         )
 
         def started(address: Address) -> None:
-            notes = {"backend": str(model.backend), "store": str(model.store)}
-            if tables.models:
+            planned = plan(model, tables)
+            notes = {"backend": ", ".join(dict.fromkeys(map(str, planned.backends))), "store": str(model.store)}
+            if planned.tabled:
                 notes["models"] = f"{', '.join(router.models)}, from {tables.path}"
             if recording:
                 notes["recording"] = str(recording.path)
@@ -250,6 +253,9 @@ async def reload(model: Model, router: Router, upstreams: Upstreams, path: Path 
         table = await upstreams.route(plan(model, tables))
     except click.ClickException as exc:
         click.echo(f"error: {exc.format_message()}; the tables before it still hold", err=True)
+        return
+    except Exception:  # a bug of a backend's is no reason for every session to end
+        logger.exception("cannot reload %s; the tables before it still hold", path)
         return
     await router.replace(table)
     _warn(upstreams)

@@ -6,6 +6,8 @@ from pathlib import Path
 import click
 from attrs import frozen
 
+from turntape.transport.backends.dialects import presets
+
 from .options import Model
 from .specs import BackendSpec
 from .tables import ANY, BackendTable, ModelTable, Tables
@@ -29,6 +31,20 @@ class PlannedBackend:
     @property
     def name(self) -> str:
         return self.table.name
+
+    @property
+    def url(self) -> str:
+        """Base URL; "" for a backend that is at none. Its query may hold a key."""
+        spec = self.table.spec
+        return spec.url or (presets()[spec.name].base_url if spec.kind == "preset" else "")
+
+    def __str__(self) -> str:
+        """Its name, and what and where it is as far as the name does not say. Never a URL's query."""
+        spec = self.table.spec
+        more = [] if str(spec) == self.name else [str(spec)]
+        if spec.kind == "preset" and not spec.url:
+            more.append(self.url)
+        return f"{self.name} ({', '.join(more)})" if more else self.name
 
 
 @frozen

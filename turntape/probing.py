@@ -20,7 +20,7 @@ from turntape.transport.http_target import Target
 
 from .keys import BackendKey
 from .plan import PlannedBackend
-from .upstreams import base_url, http_client
+from .upstreams import http_client
 
 LIST_S = 20.0
 """How long a server may take to list its models."""
@@ -175,7 +175,7 @@ class Probe:
     async def _list(self) -> Listing:
         """The models that the server lists. Raises ``ProbeFailed``."""
         try:
-            target = models_target(base_url(self.planned), is_root=self.planned.table.spec.kind == "tokens")
+            target = models_target(self.planned.url, is_root=self.planned.table.spec.kind == "tokens")
         except ValueError as exc:
             raise ProbeFailed(f"The backend {self.planned.name} has a URL that cannot be used: {exc}.") from None
         refusals = Refusals(target.where, self.key.value)
@@ -190,8 +190,8 @@ class Probe:
             raise ProbeFailed(f"The backend at {target.where} did not list its models within {LIST_S:g} s.") from None
         finally:
             await client.aclose()
-        if response.status == 501:
-            return Listing(target.where)
+        if response.status in (404, 405, 501) and self.planned.table.spec.kind == "tokens":
+            return Listing(target.where)  # the routes that are used are looked at apart
         if not 200 <= response.status < 300:
             raise ProbeFailed(str(refusals.refused(response.status, response.headers, body)))
         return _read(target.where, body)
@@ -199,7 +199,7 @@ class Probe:
     def _headers(self) -> list[tuple[str, str]]:
         headers = [("Accept", "application/json"), ("User-Agent", "turntape")]
         if self.key.value:
-            preset = preset_for(self.planned.table.spec.name or base_url(self.planned))
+            preset = preset_for(self.planned.table.spec.name or self.planned.url)
             by_header = preset is not None and preset.auth == "api-key"
             headers.append(("api-key", self.key.value) if by_header else ("Authorization", f"Bearer {self.key.value}"))
         return headers

@@ -12,7 +12,6 @@ from turntape.core.seam import StartSample
 from turntape.transport import router
 from turntape.transport.backends.base import Backend, BackendError, Batch
 from turntape.transport.backends.chat import ChatBackend
-from turntape.transport.backends.dialects import Preset, presets
 from turntape.transport.backends.responses import ResponsesBackend
 from turntape.transport.backends.responses_upstreams import UPSTREAMS, upstream_named
 from turntape.transport.backends.script import Script, ScriptError
@@ -174,7 +173,7 @@ async def _load(backend: Backend) -> None:
 
 def make_backend(planned: PlannedBackend, key: str | None) -> Backend:
     """The backend; nothing is connected or loaded yet. Raises ``ValueError`` or ``ScriptError``."""
-    table, url = planned.table, base_url(planned)
+    table, url = planned.table, planned.url
     match table.spec.kind:
         case "scripted":
             return ScriptedBackend(Script.load(table.spec.file) if table.spec.file else Script.default())
@@ -197,7 +196,7 @@ def make_backend(planned: PlannedBackend, key: str | None) -> Backend:
 
 
 def _responses(planned: PlannedBackend, key: str | None, server: str) -> Backend:
-    table, url = planned.table, base_url(planned)
+    table, url = planned.table, planned.url
     if table.headers and url.startswith("ws"):
         raise ValueError("headers can be sent over HTTP only; write responses+http(s)://, or leave them out")
     upstream = upstream_named(server) if server else None
@@ -207,7 +206,7 @@ def _responses(planned: PlannedBackend, key: str | None, server: str) -> Backend
 def http_client(planned: PlannedBackend) -> HttpSettings:
     """Connections with the limits and headers that the table gives."""
     table = planned.table
-    secure = base_url(planned).startswith(("https://", "wss://"))
+    secure = planned.url.startswith(("https://", "wss://"))
     return HttpSettings(
         Connections(
             connect_timeout_s=table.connect_timeout,
@@ -218,14 +217,3 @@ def http_client(planned: PlannedBackend) -> HttpSettings:
         silence_s=table.silence_timeout,
         more=table.headers,
     )
-
-
-def preset_of(planned: PlannedBackend) -> Preset | None:
-    spec = planned.table.spec
-    return presets()[spec.name] if spec.kind == "preset" else None
-
-
-def base_url(planned: PlannedBackend) -> str:
-    """Where it is; "" for a backend that is not at a URL."""
-    preset = preset_of(planned)
-    return planned.table.spec.url or (preset.base_url if preset else "")

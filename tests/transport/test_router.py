@@ -332,6 +332,25 @@ async def test_a_new_table_holds_from_the_next_sample_on(autojump_clock: trio.te
     await routes.aclose()
 
 
+async def test_a_backend_that_cannot_be_closed_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    """Its bug is logged; the sample that ended last is whole, and the others are closed."""
+
+    class Broken(Model):
+        async def aclose(self) -> None:
+            raise ZeroDivisionError
+
+    kept = Closing()
+    routes = Router(
+        table(Route(name="m", upstream=upstream(Broken(), "odd")), Route(name="n", upstream=upstream(kept)))
+    )
+    async with routes.sample(start()) as channel:
+        await routes.replace(table(Route(name="n", upstream=upstream(kept))))
+        assert [batch async for batch in channel][-1] == (Text("lo"), Finish())
+    assert "backend odd: cannot be closed" in caplog.text
+    await routes.aclose()
+    assert kept.n_closed == 1
+
+
 async def test_the_list_of_models_is_that_of_the_table(nursery: trio.Nursery) -> None:
     """/v1/models has the public names, after a new table the new ones."""
     routes = Router(table(Route(name="fast", upstream=upstream(saying("x")), model="secret-name")))
