@@ -340,11 +340,10 @@ async def test_a_backend_that_cannot_be_closed_harms_nobody(caplog: pytest.LogCa
             raise ZeroDivisionError
 
     kept = Closing()
-    routes = Router(
-        table(Route(name="m", upstream=upstream(Broken(), "odd")), Route(name="n", upstream=upstream(kept)))
-    )
+    staying = Route(name="n", upstream=upstream(kept))
+    routes = Router(table(Route(name="m", upstream=upstream(Broken(), "odd")), staying))
     async with routes.sample(start()) as channel:
-        await routes.replace(table(Route(name="n", upstream=upstream(kept))))
+        await routes.replace(table(staying))
         assert [batch async for batch in channel][-1] == (Text("lo"), Finish())
     assert "backend odd: cannot be closed" in caplog.text
     await routes.aclose()
