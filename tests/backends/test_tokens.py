@@ -45,6 +45,7 @@ from turntape.core.context import Context
 from turntape.core.harmony import END, RETURN
 from turntape.core.seam import Increment, Usage
 from turntape.transport import tokenizers
+from turntape.transport.backends import tokens_spoken
 from turntape.transport.backends.tokens import TokensBackend
 from turntape.transport.http_client import HttpClient
 from turntape.transport.http_connections import Connections
@@ -167,8 +168,9 @@ async def test_reasoning_goes_when_its_turn_has_ended() -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_the_sampled_ids_stay_even_where_text_would_be_encoded_otherwise() -> None:
-    """What the model wrote in unusual tokens goes back in these tokens."""
+@pytest.mark.parametrize("is_chained", [True, False], ids=["chained", "whole history"])
+async def test_the_sampled_ids_stay_even_where_text_would_be_encoded_otherwise(is_chained: bool) -> None:
+    """What the model wrote in unusual tokens goes back in these tokens, even if nothing links the requests."""
     letters = [token for letter in "answer" for token in vocabulary().encode(letter)]
 
     def play(prompt: str, schema: Any, voice: Voice) -> Reply:
@@ -177,8 +179,13 @@ async def test_the_sampled_ids_stay_even_where_text_would_be_encoded_otherwise()
     async with trio.open_nursery() as nursery:
         agent = Agent("vllm", nursery)
         agent.server.play = play
-        assert text_of(await agent.turn(user("Go."))) == "answer"
-        await agent.turn(user("Again."))
+        heard = await agent.turn(user("Go."))
+        assert text_of(heard) == "answer"
+        if is_chained:
+            await agent.turn(user("Again."))
+        else:
+            agent.context = Context()
+            await agent.turn(user("Go."), *items_of(heard, ""), user("Again."))
         text = b",".join(b"%d" % token for token in [*letters, END])
         assert text in b",".join(b"%d" % token for token in agent.server.prompts[-1])
         nursery.cancel_scope.cancel()
@@ -352,3 +359,16 @@ def test_a_vocabulary_with_another_hash_is_not_used(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     assert tokenizers.read_harmony.__wrapped__().encode("hello world") == [24912, 2375]
     assert (tmp_path / tokenizers.CACHE_KEY).exists()
+
+
+def test_what_was_said_lately_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old answers make room for new ones."""
+    monkeypatch.setattr(tokens_spoken, "MAX_RECENT_BYTES", 5000)
+    takes, context = tokens_spoken.Takes(), Context()
+    for n in range(20):
+        takes.keep(context, [tokens_spoken.Spoken("message", [n] * 50, [f"said {n}"], mark="final")])
+
+    def recalled(n: int) -> bool:
+        return takes.recalled(Item.of({"type": "message", "role": "assistant", "content": f"said {n}"})) is not None
+
+    assert [recalled(0), recalled(19)] == [False, True]

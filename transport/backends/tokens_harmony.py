@@ -152,7 +152,8 @@ class HarmonyRenderer:
                     names = names.including([key])
                     name = names.wire[key]
                 open_calls[item.value["call_id"]] = name
-            segments.append(said[n] if n < len(said) else self._segment(item, open_calls))
+            known = said[n] if n < len(said) else self.takes.recalled(item)
+            segments.append(known or self._segment(item, open_calls))
             if item.closes_call:
                 open_calls.pop(item.value["call_id"], None)
         date = parent.date if parent is not None else self.today()
