@@ -1,5 +1,7 @@
 """One option, three places: its flag, its environment variable and its key in turntape.toml."""
 
+import datetime
+import math
 import os
 import re
 from pathlib import Path
@@ -9,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from turntape import cli, config
+from turntape import cli, config, tables
 from turntape.keys import BackendKey, find_key
 from turntape.options import Listen, Model, StoreSpec, listen_options, model_options, option, take
 from turntape.plan import PlannedBackend
@@ -321,8 +323,8 @@ def test_the_tables_are_read_whole(tmp_path: Path) -> None:
         "renderer = 'harmony'\ntemperature = 1\ntop-p = 0.9\nmax-output-tokens = 2048\nreasoning-effort = 'low'\n"
         "fallback = ['slow', 'ollama']\n[models.slow]\n"
     )
-    tables = config.reread(Path("turntape.toml"))
-    assert tables.backends["gpu"] == BackendTable(
+    read = config.reread(Path("turntape.toml"))
+    assert read.backends["gpu"] == BackendTable(
         name="gpu",
         spec=BackendSpec("tokens", url="http://gpu:8000"),
         key_env="GPU_KEY",
@@ -333,7 +335,7 @@ def test_the_tables_are_read_whole(tmp_path: Path) -> None:
         idle_connections=4,
         idle_timeout=5,
     )
-    assert tables.models["fast"] == ModelTable(
+    assert read.models["fast"] == ModelTable(
         name="fast",
         backend=BackendSpec("table", name="gpu"),
         model="openai/gpt-oss-120b",
@@ -346,7 +348,34 @@ def test_the_tables_are_read_whole(tmp_path: Path) -> None:
         reasoning_effort="low",
         fallback=("slow", "ollama"),
     )
-    assert tables.models["slow"] == ModelTable(name="slow")
+    assert read.models["slow"] == ModelTable(name="slow")
+
+
+ODD: list[Any] = [True, 0, 1, -1, 10**30, 1.5, math.nan, math.inf, "", "x", "a b", "\n", "é", "http://h", "llama:"]
+ODD += [[], [1], ["x"], ["", "x"], {}, {"a": 1}, {"a": "b"}, {"": ""}, {"a\n": "b"}, datetime.date(2026, 1, 1)]
+
+
+@pytest.mark.parametrize("table", ["backends", "models"])
+def test_any_value_in_any_key_is_taken_or_refused_by_name(table: str) -> None:
+    """Whatever stands in a table, the answer is a table or one sentence that names it; never a traceback."""
+    keys = {"backends": tables._BACKEND, "models": tables._MODEL}[table]
+    n_refused = 0
+    for key in keys:
+        for value in ODD:
+            entry = {"spec": "ollama", key: value} if table == "backends" else {key: value}
+            try:
+                tables.read_tables(Path("t.toml"), {table: {"mine": entry}})
+            except tables.ConfigError as exc:
+                n_refused += 1
+                assert exc.message.startswith(f't.toml: [{table}.mine]: "{key}"'), exc.message
+                assert "\n" not in exc.message
+    assert n_refused > 10 * len(keys)
+    for value in ODD:
+        for values in ({table: value}, {table: {"mine": value}}, {table: {str(value): {}}}):
+            try:
+                tables.read_tables(Path("t.toml"), values)
+            except tables.ConfigError as exc:
+                assert f"{table}" in exc.message and "\n" not in exc.message
 
 
 def test_a_model_that_no_table_has_is_refused_at_the_start() -> None:

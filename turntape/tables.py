@@ -1,6 +1,7 @@
 """The ``[backends]`` and ``[models]`` tables of the configuration file, each key checked by name, kind and range."""
 
 import difflib
+import json
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -189,14 +190,14 @@ def _entries(path: Path, table: str, values: Mapping[str, Any]) -> Mapping[str, 
     if type(entries) is not dict:
         raise ConfigError(f'{path}: "{table}" is {kind_of(entries)}, it must be tables, such as [{table}.mine]')
     for name, entry in entries.items():
+        if not name or not name.isprintable() or len(name) > 256:
+            raise ConfigError(f"{path}: [{table}]: {name[:64]!r} is no name; write 1 to 256 characters on one line")
         if type(entry) is not dict:
             raise ConfigError(
                 f'{path}: [{table}]: "{name}" is {kind_of(entry)}, it must be a table of its own: [{table}.{name}]'
             )
         if table == "backends" and not NAME.fullmatch(name):
             raise ConfigError(f"{path}: [backends]: {name!r} is no name; letters, digits, '.', '_' and '-' make one")
-        if not name or not name.isprintable() or len(name) > 256:
-            raise ConfigError(f"{path}: [{table}]: {name[:64]!r} is no name; write 1 to 256 characters on one line")
     return entries
 
 
@@ -208,7 +209,8 @@ def _checked(path: Path, where: str, entry: Mapping[str, Any], kinds: Mapping[st
             else:
                 near = difflib.get_close_matches(key.replace("_", "-"), kinds, n=1, cutoff=0.7)
                 cure = f'did you mean "{near[0]}"?' if near else f"known are: {', '.join(sorted(kinds))}"
-            raise ConfigError(f'{path}: {where}: "{key}" ({kind_of(value)}) is not known; {cure}')
+            shown = json.dumps(key[:64], ensure_ascii=False)
+            raise ConfigError(f"{path}: {where}: {shown} ({kind_of(value)}) is not known; {cure}")
         kind = kinds[key]
         if not kind.fits(value):
             shown = f"{kind_of(value)} out of range" if isinstance(value, int | float) else kind_of(value)

@@ -98,6 +98,9 @@ async def test_a_name_that_no_table_has_is_refused_with_those_there_are() -> Non
     assert await text(anything, start(model="gpt-9")) == "x"
     assert backend.starts[0].model == "gpt-9"
     assert anything.models == ()
+    mapped = Router(table(Route(name=ANY, upstream=upstream(backend), model="qwen3")))
+    assert await text(mapped, start(model="gpt-9")) == "x"
+    assert backend.starts[1].model == "qwen3"
 
 
 async def test_defaults_fill_what_a_request_leaves_open() -> None:
