@@ -35,6 +35,7 @@ def main(folder: str, model: str, n_ctx: str = "8192") -> None:
     params = xllamacpp.CommonParams()
     params.model.path, params.hostnames, params.port = model, ["127.0.0.1"], 0
     params.n_ctx, params.n_parallel, params.n_batch, params.n_ubatch = int(n_ctx), 1, 64, 64
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1  # more stand still on a busy machine
     params.use_jinja, params.warmup, params.verbosity = True, False, 0
     server = xllamacpp.Server(params)
     print("READY", server.listening_address.rpartition(":")[2], flush=True)
