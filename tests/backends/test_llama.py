@@ -12,6 +12,9 @@ import programs
 import pytest
 import trio
 import trio.testing
+from backends.cases import Cases
+from backends.rig_llama import LlamaRig
+from gguf import LLAMA, entry, gguf, string
 
 from turntape.core.canonical import Item
 from turntape.core.context import Context
@@ -240,22 +243,13 @@ async def test_image_for_a_model_that_reads_text(path: Path) -> None:
     assert "image" in str(error)
 
 
+class TestLlama(Cases):
+    """Everything but llama.cpp itself keeps the promises of every backend."""
+
+    rig = LlamaRig()
+
+
 # --- files -----------------------------------------------------------------------------------------------
-
-
-def _string(text: str) -> bytes:
-    return struct.pack("<Q", len(text)) + text.encode()
-
-
-def gguf(*entries: bytes, n: int | None = None) -> bytes:
-    return b"GGUF" + struct.pack("<IQQ", 3, 0, len(entries) if n is None else n) + b"".join(entries)
-
-
-def entry(key: str, text: str) -> bytes:
-    return _string(key) + struct.pack("<I", 8) + _string(text)
-
-
-LLAMA = entry("general.architecture", "llama")
 
 
 @pytest.mark.parametrize(
@@ -266,7 +260,7 @@ LLAMA = entry("general.architecture", "llama")
         (b"\x80\x04\x95 pickled", "not a GGUF file"),
         (b"GGUF\x03", "cut short"),
         (gguf(LLAMA, n=2), "cut short"),
-        (gguf(_string("general.architecture") + struct.pack("<IQ", 8, 1 << 60)), "cut short"),
+        (gguf(string("general.architecture") + struct.pack("<IQ", 8, 1 << 60)), "cut short"),
         (b"GGUF" + struct.pack("<IQQ", 3, 0, 1 << 60), "cut short"),
         (b"GGUF" + struct.pack("<IQQ", 99, 0, 0), "version 99"),
         (gguf(), "holds no model"),
@@ -285,9 +279,9 @@ def test_file_that_is_no_model(tmp_path: Path, content: bytes | None, says: str)
 
 def test_what_a_file_says(tmp_path: Path) -> None:
     """The window and the template are read past arrays of any kind."""
-    words = _string("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, 2) + _string("a") + _string("b")
-    scores = _string("tokenizer.ggml.scores") + struct.pack("<IIQff", 9, 6, 2, 0.0, 1.0)
-    window = _string("llama.context_length") + struct.pack("<II", 4, 2048)
+    words = string("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, 2) + string("a") + string("b")
+    scores = string("tokenizer.ggml.scores") + struct.pack("<IIQff", 9, 6, 2, 0.0, 1.0)
+    window = string("llama.context_length") + struct.pack("<II", 4, 2048)
     template = entry("tokenizer.chat_template", "{{ tools }}")
     (tmp_path / "tiny.Q8.gguf").write_bytes(gguf(LLAMA, words, scores, window, template))
     model = ModelFile.read(tmp_path / "tiny.Q8.gguf")

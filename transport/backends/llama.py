@@ -105,6 +105,8 @@ class LlamaBackend:
                 async with engine.ask(self._body(request, rendered, attempt)) as answer:
                     while not reader.is_unheld and (chunks := await answer.receive()):
                         batch = reader.feed(chunks)
+                        if reader.failure is not None and not accepted and not batch:
+                            raise reader.failure
                         if not accepted:
                             accepted = True
                             yield ()
@@ -220,11 +222,12 @@ class AnswerReader:
         self._chunks = ChunkReader(self.names, DIALECT, self.refusals, self.new_call_id)
         self._calls = CallReader(self.names, self.new_call_id) if self.rules.reads_calls else None
 
+    @property
+    def failure(self) -> BackendError | None:
+        """What llama.cpp said instead of going on."""
+        return self._chunks.failure
+
     def feed(self, chunks: list[bytes]) -> Batch:
-        """Raises ``BackendError`` if a chunk is llama.cpp's error."""
-        for chunk in chunks:
-            if chunk.startswith(b'{"error"'):
-                raise self.refusals.midstream(orjson.loads(chunk))
         return self._read(self._chunks.feed(chunks))
 
     def end(self) -> Batch:
