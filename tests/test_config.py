@@ -317,7 +317,8 @@ def test_a_backend_of_the_file_is_named_like_any_other() -> None:
 def test_the_tables_are_read_whole(tmp_path: Path) -> None:
     """Every key of both tables, and what it becomes."""
     Path("turntape.toml").write_text(
-        "[backends.gpu]\nspec = 'tokens+http://gpu:8000'\nkey-env = 'GPU_KEY'\nheaders = { X-Team = 'a' }\n"
+        "[backends.gpu]\nspec = 'tokens+http://gpu:8000'\ntokenizer = 'qwen'\nkey-env = 'GPU_KEY'\n"
+        "headers = { X-Team = 'a' }\n"
         "connect-timeout = 1\nanswer-timeout = 2.5\nsilence-timeout = 3\nidle-connections = 4\nidle-timeout = 5\n"
         "[models.fast]\nbackend = 'gpu'\nmodel = 'openai/gpt-oss-120b'\ncontext-window = 131072\nmax-output = 4096\n"
         "renderer = 'harmony'\ntemperature = 1\ntop-p = 0.9\nmax-output-tokens = 2048\nreasoning-effort = 'low'\n"
@@ -327,6 +328,7 @@ def test_the_tables_are_read_whole(tmp_path: Path) -> None:
     assert read.backends["gpu"] == BackendTable(
         name="gpu",
         spec=BackendSpec("tokens", url="http://gpu:8000"),
+        tokenizer=Path("qwen"),
         key_env="GPU_KEY",
         headers=(("X-Team", "a"),),
         connect_timeout=1,

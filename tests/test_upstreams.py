@@ -55,6 +55,14 @@ async def test_every_name_becomes_its_backend() -> None:
     assert isinstance(await opened("groq"), Keyless)
 
 
+async def test_a_model_s_folder_goes_to_the_backend_that_reads_it(tmp_path: Path) -> None:
+    """A folder without a tokenizer ends the command, and says which folder."""
+    with pytest.raises(click.UsageError, match=r".* holds no tokenizer\.json"):
+        await opened("tokens+http://gpu:8000", tokenizer=tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert (await opened("tokens+http://gpu:8000", tokenizer=tmp_path)).tokenizer_path == tmp_path
+
+
 async def test_limits_and_headers_are_those_of_the_table() -> None:
     """Time limits and pools; connections over TLS are kept longer, since the next server is far."""
     backend = await opened(

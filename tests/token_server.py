@@ -196,14 +196,21 @@ class TokenServer(ChatServer):
     """Serves one kind's routes. Prompts are cached as the real servers do it: by their longest known beginning.
 
     Attributes:
+        root: the model's name upstream.
+        encode: from what the model says to ids; ``decode`` from ids to what it is shown.
         prompts: ids of each prompt, in the order of arrival.
         schemas: what each was bound to, or None.
+        bodies: each request as it came, from vLLM's and SGLang's routes.
         n_cached: how much of each was known.
     """
 
     kind: str = "vllm"
     model: Model = lab
     play: Callable[[str, dict[str, Any] | None, Voice], Reply] | None = None
+    root: str = "openai/gpt-oss-20b"
+    encode: Callable[[str], list[int]] = marked
+    decode: Callable[[Sequence[int]], str] = shown
+    bodies: list[dict[str, Any]] = field(factory=list)
     prompts: list[list[int]] = field(factory=list)
     schemas: list[dict[str, Any] | None] = field(factory=list)
     n_cached: list[int] = field(factory=list)
@@ -222,12 +229,14 @@ class TokenServer(ChatServer):
             case "vllm", "/version":
                 return Reply([orjson.dumps({"version": "0.33.0"})], headers=json)
             case "vllm", "/v1/models":
-                return Reply([orjson.dumps({"data": [{"id": "m", "root": "openai/gpt-oss-20b"}]})], headers=json)
+                return Reply([orjson.dumps({"data": [{"id": "m", "root": self.root}]})], headers=json)
             case "vllm", "/v1/completions":
+                self.bodies.append(request)
                 return self._sample(request["prompt"], request.get("structured_outputs", {}).get("json"))
             case "sglang", "/get_model_info":
-                return Reply([orjson.dumps({"model_path": "openai/gpt-oss-20b"})], headers=json)
+                return Reply([orjson.dumps({"model_path": self.root})], headers=json)
             case "sglang", "/generate":
+                self.bodies.append(request)
                 schema = request["sampling_params"].get("json_schema")
                 return self._sample(request["input_ids"], schema and orjson.loads(schema))
             case "llamacpp", "/props":
@@ -244,8 +253,8 @@ class TokenServer(ChatServer):
         self.n_cached.append(cached)
         voice = Voice(self.kind, len(prompt), cached)
         if self.play is not None:
-            return self.play(shown(prompt), schema, voice)
-        ids = marked(self.model(shown(prompt), schema))
+            return self.play(self.decode(prompt), schema, voice)
+        ids = self.encode(self.model(self.decode(prompt), schema))
         self._known = [*self._known[-7:], prompt + ids[:-1]]  # the last one is sampled and not read
         return Reply(_steps(ids, voice))
 

@@ -48,6 +48,7 @@ class BackendTable:
         spec: never the name of another table.
         server: what kind of server is at its URL, where its host does not tell: the name of a preset.
         store: a Responses server may store the responses it gives, and continue them.
+        tokenizer: folder with the files of the model that a server of token ids runs.
         key_env: the variable that holds its key; None for the preset's own, if it is one.
         headers: sent with each request, besides ours.
         connect_timeout: seconds for name, TCP and TLS together.
@@ -61,6 +62,7 @@ class BackendTable:
     spec: BackendSpec
     server: str = ""
     store: bool = False
+    tokenizer: Path | None = None
     key_env: str | None = None
     key_file: Path | None = None
     headers: tuple[tuple[str, str], ...] = ()
@@ -140,6 +142,7 @@ _BACKEND = {
     "spec": _Kind(_TEXT, _is_text, '"chat+http://127.0.0.1:8000/v1"'),
     "server": _Kind(_TEXT, _is_text, '"vllm"'),
     "store": _Kind("a boolean", lambda value: type(value) is bool, "true"),
+    "tokenizer": _Kind(_TEXT, _is_text, '"models/Qwen2.5-7B-Instruct"'),
     "key-env": _Kind(
         "the name of an environment variable",
         lambda value: type(value) is str and re.fullmatch(r"[A-Za-z_]\w*", value, re.ASCII) is not None,
@@ -231,6 +234,8 @@ def _backend(path: Path, name: str, entry: Mapping[str, Any]) -> BackendTable:
     if (server := entry.get("server", "")) and server not in SERVERS and server not in presets():
         known = ", ".join(sorted({*SERVERS, *presets()}))
         raise ConfigError(f'{path}: {where}: "server": {server!r} is no kind of server; known are: {known}')
+    if "tokenizer" in entry and spec.kind != "tokens":
+        raise ConfigError(f'{path}: {where}: "tokenizer" is for tokens+URL only; leave it out, or write such a spec')
     if "key-env" in entry and "key-file" in entry:
         raise ConfigError(f'{path}: {where}: "key-env" and "key-file" are both given; leave one out')
     for header, value in entry.get("headers", {}).items():
@@ -250,6 +255,7 @@ def _backend(path: Path, name: str, entry: Mapping[str, Any]) -> BackendTable:
         spec=spec,
         server=server,
         store=entry.get("store", False),
+        tokenizer=Path(entry["tokenizer"]) if "tokenizer" in entry else None,
         key_env=entry.get("key-env"),
         key_file=Path(entry["key-file"]) if "key-file" in entry else None,
         headers=tuple(entry.get("headers", {}).items()),

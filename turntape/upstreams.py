@@ -186,7 +186,9 @@ def make_backend(planned: PlannedBackend, key: str | None) -> Backend:
             from turntape.transport.backends.tokens import TokensBackend
 
             server, client = table.server or "auto", http_client(planned)
-            return TokensBackend(url, key=key, server=server, renderer=planned.renderer, client=client)
+            return TokensBackend(
+                url, key=key, server=server, renderer=planned.renderer, client=client, tokenizer_path=table.tokenizer
+            )
         case "responses":
             return _responses(planned, key, table.server)
     name = table.spec.name or table.server  # of the preset, whose dialects hold wherever it is

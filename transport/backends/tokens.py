@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -19,10 +20,12 @@ from .base import BackendError, Batch
 from .chat import DRAIN_S, MAX_ANSWER_BYTES, MAX_ERROR_BYTES
 from .chat_errors import Refusals
 from .tokens_base import Prompt, TokenRenderer, Turn
+from .tokens_files import FilesSource, ModelFilesError, check_folder
 from .tokens_harmony import HarmonyRenderer
 from .tokens_probe import Found, find
 from .tokens_sampling import Sampling
 from .tokens_servers import SERVERS, Ask, Server
+from .tokens_source import LlamaCppSource, Source
 from .tokens_template import TemplateRenderer
 
 SETTINGS = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
@@ -58,10 +61,12 @@ class TokensBackend:
         url: the server's base URL, with or without /v1.
         key: sent as a bearer token; never in a message, a log or a ``repr``.
         server: "vllm", "sglang", "llamacpp", or "auto" to ask it.
-        renderer: "harmony" for gpt-oss, "template" for the template that a llama.cpp server has, or "auto".
+        renderer: "harmony" for gpt-oss, "template" for the model's own chat template, or "auto".
         models: names to list. The model of a request is passed on as it is.
         client: the connections to use.
         tokenizer: the vocabulary of gpt-oss; None to load it when it is first needed.
+        tokenizer_path: folder with tokenizer.json and the chat template of any other model. None behind llama.cpp, which
+            has both itself.
 
     Raises:
         ValueError: an argument cannot be used; the text repeats neither URL nor key.
@@ -74,6 +79,7 @@ class TokensBackend:
     models: tuple[str, ...] = field(default=(), kw_only=True)
     client: HttpClient = field(factory=HttpClient, repr=False, kw_only=True)
     tokenizer: Tokenizer | None = field(default=None, repr=False, kw_only=True)
+    tokenizer_path: Path | None = field(default=None, kw_only=True)
     new_call_id: Callable[[], str] = field(default=_new_call_id, repr=False, kw_only=True)
     _base: str = field(init=False, repr=False)
     _where: str = field(init=False)
@@ -88,6 +94,8 @@ class TokensBackend:
             raise ValueError(f"the kind of server must be auto, {', '.join(SERVERS)}, not {self.server[:64]!r}")
         if self.renderer not in RENDERERS:
             raise ValueError(f"the renderer must be {', '.join(RENDERERS)}, not {self.renderer[:64]!r}")
+        if self.tokenizer_path is not None:
+            check_folder(self.tokenizer_path)
         if "?" in self.url:
             raise ValueError("the URL holds a query (?...); give the server's base URL alone")
         self._base = self.url.rstrip("/").removesuffix("/v1")
@@ -177,7 +185,8 @@ class TokensBackend:
     def _forget(self) -> None:
         """Look again next time: what failed may come back as another server, with another model."""
         self._found = None
-        self._renderers.pop("template", None)
+        if self.tokenizer_path is None:
+            self._renderers.pop("template", None)
 
     async def _new_renderer(self, name: str, found: Found) -> TokenRenderer:
         if name == "harmony":
@@ -185,13 +194,24 @@ class TokensBackend:
                 return HarmonyRenderer(self.tokenizer or await load_harmony(), self.new_call_id)
             except NoVocabulary as exc:
                 raise BackendError(f"The backend at {self._where} needs a vocabulary. {exc}", status=500) from None
+        renderer = TemplateRenderer(await self._source(found), self.new_call_id)
+        await renderer.check()
+        return renderer
+
+    async def _source(self, found: Found) -> Source:
+        if self.tokenizer_path is not None:
+            try:
+                return await FilesSource.load(self.tokenizer_path)
+            except ModelFilesError as exc:
+                raise BackendError(
+                    f"The backend at {self._where} cannot be asked in tokens: {exc}.", status=500
+                ) from None
         if found.server.name == "llamacpp":
-            renderer = TemplateRenderer(self._post, self.new_call_id, found.template)
-            await renderer.check()
-            return renderer
+            return LlamaCppSource(self._post, found.template)
         raise BackendError(
-            f"The backend at {self._where} runs a model that is no gpt-oss, and turns such a model's messages into "
-            "tokens only behind llama.cpp. Use chat+URL for it, or set its renderer to harmony if it is a gpt-oss.",
+            f"The backend at {self._where} runs a model that is no gpt-oss, whose template and tokenizer have to be here to "
+            'ask it in tokens: write tokenizer = "FOLDER" into its [backends] table, the folder with the model\'s '
+            "tokenizer.json. Or use chat+URL, or set its renderer to harmony if it is a gpt-oss.",
             code="invalid_prompt",
             status=400,
         )

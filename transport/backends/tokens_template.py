@@ -1,6 +1,6 @@
-"""Models with a chat template behind llama.cpp: its own template makes the text, and only what is new becomes tokens."""
+"""Models with a chat template: their own template makes the text, and only what is new becomes tokens."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -21,10 +21,8 @@ from .think_tags import OPEN as THINK
 from .think_tags import ThinkTags
 from .tokens_base import Prompt, Turn
 from .tokens_choice import Choice
+from .tokens_source import Decoder, Source
 from .tokens_spoken import N_TAKES
-
-Ask = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
-"""POSTs an object to a path of the server; its answer."""
 
 DIALECT = Dialect(name="template", reasoning_in="reasoning_content")
 
@@ -68,18 +66,17 @@ class Known:
 
 @define(eq=False)
 class TemplateRenderer:
-    """Renders contexts through a llama.cpp server.
+    """Renders contexts through the template and the tokenizer of a source.
 
-    The server is sent the messages each time and gives the whole text, for a template may look at all of it; where the
-    text goes on from one whose tokens are known, only the rest is turned into tokens.
+    The template gets all messages each time and gives the whole text, for it may look at all of it; where the text goes on
+    from one whose tokens are known, only the rest is turned into tokens.
 
     Attributes:
         n_again: tokens that were known and had to be made again, since the template changed what went before.
     """
 
-    ask: Ask = field(repr=False)
+    source: Source = field(repr=False)
     new_call_id: Callable[[], str] = field(repr=False)
-    template: str = field(repr=False)
     name: str = "template"
     notes: tuple[str, ...] = ()
     n_encoded: int = 0
@@ -90,20 +87,21 @@ class TemplateRenderer:
     _said: WeakKeyDictionary[Context, list[Known]] = field(factory=WeakKeyDictionary, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        self.takes_tools = "tools" in self.template
+        self.takes_tools = "tools" in self.source.template
 
     async def check(self) -> None:
         """See whether the template lets a prompt grow, and note it if not. Raises ``BackendError``."""
+        self.notes = self.source.notes
         question = {"role": "user", "content": "One?"}
         answer = {"role": "assistant", "content": "Two."}
-        first = await self._text([question], ())
-        second = await self._text([question, answer, {"role": "user", "content": "Three?"}], ())
+        first = await self.source.text([question], ())
+        second = await self.source.text([question, answer, {"role": "user", "content": "Three?"}], ())
         if not second.startswith(first + "Two."):
             changed = (
                 "Its chat template writes an answer in the history otherwise than the model did, so each turn turns the "
                 "answer before it into tokens again, and the server reads them again."
             )
-            self.notes = (changed,)
+            self.notes += (changed,)
         if not self.takes_tools:
             self.notes += (
                 "Its chat template knows no tools; they are told in words, and calls are read from the text.",
@@ -116,9 +114,9 @@ class TemplateRenderer:
         notes = [in_words(rendered.offer)] if tools and not self.takes_tools else []
         messages = orjson.loads(b"[" + rendered.messages([request.instructions or ""], notes) + b"]")
         if self.takes_tools:
-            text = await self._text(messages, [orjson.Fragment(each) for each in rendered.offer.encoded])
+            text = await self.source.text(messages, rendered.offer.encoded)
         else:
-            text = await self._text(without_tools(messages), ())
+            text = await self.source.text(without_tools(messages), ())
         known = await self._known(start.context, text)
         choice = Choice.of(request, tools, rendered.offer.names)
         begun, first = "", Turn((), choice.schema)
@@ -126,10 +124,12 @@ class TemplateRenderer:
             begun = OPEN
             first = Turn(tuple(await self._tokens(begun, is_first=False)), _call_schema(choice))
         calls = CallReader(rendered.offer.names, self.new_call_id) if tools else None
-        speech = TemplateSpeech(self._keeper(start.context, known), calls, begun, first.ids)
+        speech = TemplateSpeech(self._keeper(start.context, known), calls, begun, first.ids, self.source)
         if text.rstrip().endswith(THINK) and not begun:
             speech.thinks()
-        return Prompt([link.segment.encoded for link in known.links()], known.n_tokens, speech, (), first)
+        return Prompt(
+            [link.segment.encoded for link in known.links()], known.n_tokens, speech, self.source.stop_ids, first
+        )
 
     async def _known(self, context: Context, text: str) -> Known:
         """Tokens of ``text``: those that are known, and those of the rest."""
@@ -157,18 +157,10 @@ class TemplateRenderer:
 
         return keep
 
-    async def _text(self, messages: Sequence[Any], tools: Sequence[Any]) -> str:
-        asked: dict[str, Any] = {"messages": messages}
-        if tools:
-            asked["tools"] = tools
-        return str((await self.ask("/apply-template", asked)).get("prompt", ""))
-
     async def _tokens(self, text: str, *, is_first: bool) -> list[int]:
         if not text:
             return []
-        asked = {"content": text, "add_special": is_first, "parse_special": True}
-        tokens = (await self.ask("/tokenize", asked)).get("tokens")
-        ids = [token for token in tokens if type(token) is int] if isinstance(tokens, list) else []
+        ids = await self.source.tokens(text, is_first=is_first)
         self.n_encoded += len(ids)
         return ids
 
@@ -201,8 +193,9 @@ class TemplateSpeech:
 
     _keep: Callable[[str, Sequence[int]], None] = field(repr=False)
     _calls: CallReader | None
-    _begun: str = ""
-    _begun_ids: Sequence[int] = ()
+    _begun: str
+    _begun_ids: Sequence[int]
+    _source: Source = field(repr=False)
     ended: bool = False
     turn: Turn | None = None
     n_reasoning: int = 0
@@ -210,6 +203,12 @@ class TemplateSpeech:
     _texts: list[str] = field(factory=list)
     _ids: list[int] = field(factory=list)
     _is_end: bool = False  # the last id shows no text: it ended the turn
+    _decoder: Decoder | None = field(init=False, repr=False)
+    _stop_ids: frozenset[int] = field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._decoder = self._source.decoder()
+        self._stop_ids = frozenset(self._source.stop_ids)
 
     def thinks(self) -> None:
         """The prompt has opened the reasoning."""
@@ -221,9 +220,15 @@ class TemplateSpeech:
         return self._read([Text(self._begun)] if self._begun else [])
 
     def feed(self, ids: Sequence[int], text: str) -> list[Increment]:
-        self._ids += ids
-        if ids or text:
-            self._is_end = not text
+        if self._decoder is not None:
+            end = next((n for n, token in enumerate(ids) if token in self._stop_ids), len(ids))
+            self.ended = self._is_end = self.ended or end < len(ids)
+            text = self._decoder.feed(ids[:end])
+            self._ids += ids[: end + 1]
+        else:
+            self._ids += ids
+            if ids or text:
+                self._is_end = not text
         if not text:
             return []
         self._texts.append(text)
@@ -238,7 +243,10 @@ class TemplateSpeech:
 
     def keep(self) -> None:
         sampled = self._ids[:-1] if self._is_end else self._ids
-        self._keep(self._begun + "".join(self._texts), [*self._begun_ids, *sampled])
+        text = "".join(self._texts)
+        if self._decoder is not None and not self._decoder.says(sampled, text):
+            return  # an answer that was cut within a character
+        self._keep(self._begun + text, [*self._begun_ids, *sampled])
 
     def _read(self, said: Sequence[Increment]) -> list[Increment]:
         if self._calls is None:
