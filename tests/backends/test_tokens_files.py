@@ -19,6 +19,7 @@ from backends.cases import (
     failure,
     finish_of,
     items_of,
+    reasoning_of,
     said,
     text_of,
 )
@@ -148,6 +149,20 @@ async def test_sampled_ids_stay_though_text_would_be_encoded_otherwise(kind: str
         first = agent.prompt
         await agent.turn("Again.")
         assert agent.prompt[: len(first) + len(letters) + 1] == [*first, *letters, token("<|im_end|>")]
+        nursery.cancel_scope.cancel()
+
+
+async def test_thoughts_and_words_before_a_call_stay_as_they_were_sampled(tmp_path: Path) -> None:
+    """What stands around a call is read apart and comes together again, blanks included."""
+    answer = f"<think>\nHm. é\n</think>\n\nI look.\n{looking_up('k')}"
+    async with trio.open_nursery() as nursery:
+        agent = Agent("vllm", nursery, chat_model.write(tmp_path), answering(answer, "Done."))
+        heard = await agent.turn("Go.", tools=[LOOKUP])
+        assert (reasoning_of(heard).strip(), text_of(heard).strip()) == ("Hm. é", "I look.")
+        first, n_encoded = agent.prompt, agent.backend.n_encoded
+        await agent.turn(output(heard, "v"), tools=[LOOKUP])
+        assert agent.prompt[: len(first) + len(encode(answer))] == [*first, *encode(answer)]
+        assert agent.backend.n_encoded - n_encoded == len(agent.prompt) - len(first) - len(encode(answer))
         nursery.cancel_scope.cancel()
 
 

@@ -159,8 +159,9 @@ class FilesSource:
                 status=400,
                 param="input",
             )
-        told = {**message, "content": content}
+        told: dict[str, Any] = {**message, "content": content}
         if calls := message.get("tool_calls"):
+            told["content"] = content.rstrip()  # the template ends the line before a call itself
             told["tool_calls"] = [
                 {**call, "function": {**call["function"], "arguments": orjson.loads(call["function"]["arguments"])}}
                 for call in calls
