@@ -166,6 +166,24 @@ async def test_thoughts_and_words_before_a_call_stay_as_they_were_sampled(tmp_pa
         nursery.cancel_scope.cancel()
 
 
+async def test_a_template_that_forgets_thoughts_is_told_of(tmp_path: Path) -> None:
+    """As Qwen3's does: the prompt is the template's all the same, and a probe says what that costs."""
+    forgetful = chat_model.TEMPLATE.replace(
+        "if message.reasoning_content", "if loop.last and message.reasoning_content"
+    )
+    async with trio.open_nursery() as nursery:
+        agent = Agent(
+            "vllm", nursery, chat_model.write(tmp_path, forgetful), answering("<think>Hm.</think>One.", "Two.")
+        )
+        await agent.turn("Go.")
+        await agent.turn("Again.")
+        asked = [{"role": "user", "content": "Go."}, {"role": "assistant", "content": "One."}]
+        assert decode(agent.prompt) == rendered([*asked, {"role": "user", "content": "Again."}])
+        [note] = (await agent.backend.probe()).notes
+        assert "leaves out what was thought" in note
+        nursery.cancel_scope.cancel()
+
+
 async def test_an_answer_that_is_cut_within_a_character_is_its_whole_characters(tmp_path: Path) -> None:
     """Half a character is not shown, and does not go back: the prompt is the template's, of what was shown."""
     cut = encode("so é")[:-1]

@@ -102,6 +102,14 @@ class TemplateRenderer:
                 "answer before it into tokens again, and the server reads them again."
             )
             self.notes += (changed,)
+        elif "think" in self.source.template:
+            thought = {**answer, "reasoning_content": "Hm-hm."}
+            if "Hm-hm." not in await self.source.text([question, thought, question], ()):
+                forgotten = (
+                    "Its chat template leaves out what was thought before the last user's message, so such a message turns "
+                    "the turn before it into tokens again, and the server reads it again."
+                )
+                self.notes += (forgotten,)
         if not self.takes_tools:
             self.notes += (
                 "Its chat template knows no tools; they are told in words, and calls are read from the text.",
