@@ -4,12 +4,14 @@ import datetime
 import math
 import os
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner, Result
+from gguf import LLAMA, gguf
 
 from turntape import cli, config, tables
 from turntape.keys import BackendKey, find_key
@@ -17,6 +19,8 @@ from turntape.options import Listen, Model, StoreSpec, listen_options, model_opt
 from turntape.plan import PlannedBackend
 from turntape.specs import BackendSpec
 from turntape.tables import BackendTable, ModelTable
+from turntape.transport.backends.llama import LlamaBackend
+from turntape.upstreams import make_backend
 
 ROOT = Path(__file__).parent.parent
 
@@ -433,3 +437,18 @@ def test_the_documented_options_are_the_options() -> None:
         for key, parameter in by_key.items()
     }
     assert documented == options
+
+
+def test_engine_settings_of_a_model_file_reach_its_backend(tmp_path: Path) -> None:
+    """Window, slots, threads and GPU layers are those of the table; other backends refuse the keys by name."""
+    model = tmp_path / "model.gguf"
+    model.write_bytes(gguf(LLAMA))
+    path = tmp_path / "turntape.toml"
+    path.write_text(f"[backends.mine]\nspec = 'llama:{model}'\nwindow = 2048\nslots = 2\nthreads = 3\ngpu-layers = 0\n")
+    read = tables.read_tables(path, tomllib.loads(path.read_text()))
+    backend = make_backend(PlannedBackend(read.backends["mine"]), None)
+    assert isinstance(backend, LlamaBackend)
+    settings = backend.settings
+    assert (settings.n_ctx, settings.n_slots, settings.threads, settings.n_gpu_layers) == (2048, 2, 3, 0)
+    with pytest.raises(tables.ConfigError, match='"slots" is for llama:FILE only'):
+        tables.read_tables(path, {"backends": {"b": {"spec": "chat+http://127.0.0.1:1/v1", "slots": 2}}})

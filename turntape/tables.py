@@ -29,6 +29,9 @@ _OURS = frozenset({"host", "content-length", "content-type", "transfer-encoding"
 SERVERS = ("turntape",)
 """Kinds of servers that are no presets."""
 
+ENGINE = ("window", "slots", "threads", "gpu-layers")
+"""Keys of a backend that samples from a model file."""
+
 RENDERERS = ("auto", "harmony", "template")
 
 
@@ -49,6 +52,10 @@ class BackendTable:
         server: what kind of server is at its URL, where its host does not tell: the name of a preset.
         store: a Responses server may store the responses it gives, and continue them.
         tokenizer: folder with the files of the model that a server of token ids runs.
+        window: tokens that each answer of a model file may see; None for the engine's own choice, as for the next three.
+        slots: answers of a model file that are sampled at once.
+        threads: CPU threads of a model file.
+        gpu_layers: layers of a model file that a GPU holds; -1 for as many as fit.
         key_env: the variable that holds its key; None for the preset's own, if it is one.
         headers: sent with each request, besides ours.
         connect_timeout: seconds for name, TCP and TLS together.
@@ -63,6 +70,10 @@ class BackendTable:
     server: str = ""
     store: bool = False
     tokenizer: Path | None = None
+    window: int | None = None
+    slots: int | None = None
+    threads: int | None = None
+    gpu_layers: int | None = None
     key_env: str | None = None
     key_file: Path | None = None
     headers: tuple[tuple[str, str], ...] = ()
@@ -143,6 +154,10 @@ _BACKEND = {
     "server": _Kind(_TEXT, _is_text, '"vllm"'),
     "store": _Kind("a boolean", lambda value: type(value) is bool, "true"),
     "tokenizer": _Kind(_TEXT, _is_text, '"models/Qwen2.5-7B-Instruct"'),
+    "window": _TOKENS,
+    "slots": _Kind("an integer above 0", _is_count(1), "2"),
+    "threads": _Kind("an integer above 0", _is_count(1), "8"),
+    "gpu-layers": _Kind("an integer, -1 for as many as fit", _is_count(-1), "-1"),
     "key-env": _Kind(
         "the name of an environment variable",
         lambda value: type(value) is str and re.fullmatch(r"[A-Za-z_]\w*", value, re.ASCII) is not None,
@@ -234,8 +249,9 @@ def _backend(path: Path, name: str, entry: Mapping[str, Any]) -> BackendTable:
     if (server := entry.get("server", "")) and server not in SERVERS and server not in presets():
         known = ", ".join(sorted({*SERVERS, *presets()}))
         raise ConfigError(f'{path}: {where}: "server": {server!r} is no kind of server; known are: {known}')
-    if "tokenizer" in entry and spec.kind != "tokens":
-        raise ConfigError(f'{path}: {where}: "tokenizer" is for tokens+URL only; leave it out, or write such a spec')
+    for key, kind, form in (("tokenizer", "tokens", "tokens+URL"), *((key, "llama", "llama:FILE") for key in ENGINE)):
+        if key in entry and spec.kind != kind:
+            raise ConfigError(f'{path}: {where}: "{key}" is for {form} only; leave it out, or write such a spec')
     if "key-env" in entry and "key-file" in entry:
         raise ConfigError(f'{path}: {where}: "key-env" and "key-file" are both given; leave one out')
     for header, value in entry.get("headers", {}).items():
@@ -259,7 +275,7 @@ def _backend(path: Path, name: str, entry: Mapping[str, Any]) -> BackendTable:
         key_env=entry.get("key-env"),
         key_file=Path(entry["key-file"]) if "key-file" in entry else None,
         headers=tuple(entry.get("headers", {}).items()),
-        **{key.replace("-", "_"): entry[key] for key in times if key in entry},
+        **{key.replace("-", "_"): entry[key] for key in (*times, *ENGINE) if key in entry},
     )
 
 

@@ -179,9 +179,18 @@ def make_backend(planned: PlannedBackend, key: str | None) -> Backend:
             return ScriptedBackend(Script.load(table.spec.file) if table.spec.file else Script.default())
         case "llama":
             from turntape.transport.backends.llama import LlamaBackend
+            from turntape.transport.backends.llama_engine import EngineSettings
 
             assert table.spec.file is not None
-            return LlamaBackend(table.spec.file)
+            chosen = {
+                "n_ctx": table.window,
+                "n_slots": table.slots,
+                "threads": table.threads,
+                "n_gpu_layers": table.gpu_layers,
+            }
+            return LlamaBackend(
+                table.spec.file, EngineSettings(**{key: n for key, n in chosen.items() if n is not None})
+            )
         case "tokens":
             from turntape.transport.backends.tokens import TokensBackend
 
