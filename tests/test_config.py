@@ -17,7 +17,7 @@ from turntape import cli, config, tables
 from turntape.keys import BackendKey, find_key
 from turntape.options import Listen, Model, StoreSpec, listen_options, model_options, option, take
 from turntape.plan import PlannedBackend
-from turntape.specs import BackendSpec
+from turntape.specs import BackendSpec, SpecError
 from turntape.tables import BackendTable, ModelTable
 from turntape.transport.backends.llama import LlamaBackend
 from turntape.upstreams import make_backend
@@ -452,3 +452,18 @@ def test_engine_settings_of_a_model_file_reach_its_backend(tmp_path: Path) -> No
     assert (settings.n_ctx, settings.n_slots, settings.threads, settings.n_gpu_layers) == (2048, 2, 3, 0)
     with pytest.raises(tables.ConfigError, match='"slots" is for llama:FILE only'):
         tables.read_tables(path, {"backends": {"b": {"spec": "chat+http://127.0.0.1:1/v1", "slots": 2}}})
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("cerebas", "did you mean 'cerebras'?"),
+        ("CEREBRAS", "did you mean 'cerebras'?"),
+        ("chat", "chat needs a URL: chat+http"),
+        ("llama:", "llama needs a model file"),
+    ],
+)
+def test_a_backend_that_is_nearly_named_is_named(text: str, says: str) -> None:
+    """A slip in ``--backend`` is answered with what was meant."""
+    with pytest.raises(SpecError, match=re.escape(says)):
+        BackendSpec.parse(text)

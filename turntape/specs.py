@@ -1,5 +1,6 @@
 """How a backend is named: ``scripted``, ``chat+URL``, ``llama:FILE``, ``cerebras`` and the like, read and checked."""
 
+import difflib
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -67,7 +68,9 @@ class BackendSpec:
         if text in tables:
             return cls("table", name=text)
         kind, colon, rest = text.partition(":")
-        if kind in AT_FILE and (rest or not colon):
+        if text in AT_URL:
+            raise SpecError(f"{text} needs a URL: {text}+http://127.0.0.1:8000/v1")
+        if kind in AT_FILE and (rest or not colon or kind == "llama"):
             if kind == "llama" and not rest:
                 raise SpecError("llama needs a model file: llama:FILE.gguf")
             return cls(kind, Path(rest) if rest else None)
@@ -86,7 +89,10 @@ class BackendSpec:
                 raise SpecError(f"write chat+{scheme}://… for a chat-completions server at that URL")
             raise SpecError(f"write responses+{scheme}://… for a Responses API at that URL")
         if NAME.fullmatch(text):
-            known = ", ".join([*sorted(tables), *sorted(presets())])
+            names = [*sorted(tables), *sorted(presets())]
+            if near := difflib.get_close_matches(text.lower(), names, n=1, cutoff=0.7):
+                raise SpecError(f"{text!r} is no backend; did you mean {near[0]!r}?")
+            known = ", ".join(names)
             raise SpecError(f"{text!r} is none of: {FORMS}. Known names: {known}")
         shown = repr(text) if "://" not in text else "the URL's beginning"
         raise SpecError(f"{shown} is none of: {FORMS}")
@@ -97,4 +103,6 @@ def _check_url(what: str, url: str, schemes: Collection[str]) -> None:
     if not mark or scheme not in schemes or not rest:
         raise SpecError(f"{what}+ is followed by a URL that begins with {' or '.join(f'{s}://' for s in schemes)}")
     if "@" in rest.partition("/")[0]:
-        raise SpecError("the URL holds a user name or key; put the key into --backend-key-file")
+        raise SpecError(
+            "the URL holds a user name or key; put the key into a file or a variable (--backend-key-file, key-file, key-env)"
+        )
