@@ -75,7 +75,18 @@ def test_each_name_is_answered_by_its_backend(tmp_path: Path) -> None:
         error = json.load(refused.value)["error"]
         assert (error["code"], error["param"]) == ("model_not_found", "model")
         assert "fast, slow" in error["message"]
-        assert "models     fast, slow, from turntape.toml" in server.errors
+        assert "models     fast → one, slow → two, from turntape.toml" in server.errors
+
+
+def test_the_start_says_where_prompts_go(tmp_path: Path) -> None:
+    """A file that somebody else wrote cannot send prompts elsewhere unseen: each name's backend is shown with its URL."""
+    (tmp_path / "turntape.toml").write_text(
+        "[backends.odd]\nspec = 'chat+http://127.0.0.1:9/v1?api-version=secret'\n[models.m]\nbackend = 'odd'\n"
+    )
+    with turntape("serve", "--store", "memory", folder=tmp_path) as server:
+        assert "backend    odd (http://127.0.0.1:9/v1)" in server.errors
+        assert "models     m → odd, from turntape.toml" in server.errors
+        assert "secret" not in server.errors
 
 
 def test_a_fallback_answers_for_a_backend_that_is_down(tmp_path: Path) -> None:

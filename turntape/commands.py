@@ -27,7 +27,7 @@ from . import __version__, agents, config
 from . import demo as demonstration
 from .keys import read_keys
 from .options import EnvironmentFailed, Listen, Model, StoreSpec, default_store
-from .plan import plan
+from .plan import PlannedBackend, plan
 from .recording import NewRecording
 from .serving import Address, Served, run
 from .tables import Tables
@@ -119,6 +119,12 @@ def _start(command: Callable[..., Awaitable[int]], listen: Listen, *rest: object
     return trio.run(partial(command, listen, keys, *rest, **more))
 
 
+def where(backend: PlannedBackend) -> str:
+    """A backend as whoever starts the server should know it: its name, and where prompts go if that does not say."""
+    url = backend.url.partition("?")[0]  # a query may hold a key
+    return backend.name if not url or url in backend.name else f"{backend.name} ({url})"
+
+
 async def _serve(
     listen: Listen,
     keys: tuple[str, ...],
@@ -149,9 +155,10 @@ async def _serve(
 
         def started(address: Address) -> None:
             planned = plan(model, tables)
-            notes = {"backend": ", ".join(dict.fromkeys(map(str, planned.backends))), "store": str(model.store)}
+            notes = {"backend": ", ".join(map(where, planned.backends)), "store": str(model.store)}
             if planned.tabled:
-                notes["models"] = f"{', '.join(router.models)}, from {tables.path}"
+                routes = (f"{route.name} → {route.backend.name}" for route in planned.routes)
+                notes["models"] = f"{', '.join(routes)}, from {tables.path}"
             if recording:
                 notes["recording"] = str(recording.path)
             announce(
