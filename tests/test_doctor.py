@@ -145,6 +145,8 @@ def test_every_model_and_backend_of_the_file_is_looked_at() -> None:
         result = doctor(MINE=KEY)
         assert len(server.asked) == 1
         as_json = doctor("--json", MINE=KEY)
+        one = json.loads(doctor("--json", "--model", "slow", MINE=KEY).output)
+    assert [(check["name"], check["ok"]) for check in one["checks"]] == [("slow", False)]
     assert result.exit_code == as_json.exit_code == 1
     value = json.loads(as_json.output)
     assert value["ok"] is False

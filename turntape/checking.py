@@ -131,8 +131,13 @@ class Check:
 
 
 def _to_check(model: Model, tables: Tables) -> Iterator[Asked]:
-    """Every model at its backend and its fallbacks, once, then the backends that no model uses."""
+    """Every model at its backend and its fallbacks, once, then the backends that no model uses.
+
+    With --model that model only: a sample of each may cost money.
+    """
     routes = list(_routes(model, tables))
+    only = [route for route in routes if route.name == model.model]
+    routes = only or routes
     every = [(route.name, route) for route in routes]
     every += [(f"{route.name} (fallback)", each) for route in routes for each in route.fallbacks]
     seen = set[tuple[PlannedBackend, str]]()
@@ -142,7 +147,7 @@ def _to_check(model: Model, tables: Tables) -> Iterator[Asked]:
         seen.add((route.backend, route.model))
     used = {route.backend.name for _, route in every}
     for table in tables.backends.values():
-        if table.name not in used:
+        if table.name not in used and not model.model:
             yield Asked("", PlannedBackend(table), "")
 
 
