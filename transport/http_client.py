@@ -19,6 +19,8 @@ from .sse import BodyError, Chunked, EventSplitter, Framing, Sized, UntilClose
 
 READ_BYTES = 65536
 MAX_HEAD_BYTES = 65536
+TLS_ALERT = b"\x15\x03"
+"""How the answer of a server begins that speaks TLS and was sent plain HTTP."""
 
 
 class _Stale(Exception):
@@ -188,7 +190,8 @@ class HttpClient:
             if not received:
                 if kept and not parser.trailing_data[0]:
                     raise _Stale
-                raise HttpError("closed the connection without an answer")
+                cure = "Try again." if isinstance(stream, trio.SSLStream) else "Try again, or is its URL https://?"
+                raise HttpError("closed the connection without an answer", cure=cure)
             parser.receive_data(received)
             kept = False  # bytes of the response have come
             try:
@@ -196,6 +199,8 @@ class HttpClient:
                 while isinstance(event, h11.InformationalResponse):
                     event = parser.next_event()
             except h11.RemoteProtocolError:
+                if received.startswith(TLS_ALERT):
+                    raise HttpError("answers with TLS only", cure="Is its URL https://?") from None
                 raise HttpError("answered with something that is not HTTP/1.1") from None
             if isinstance(event, h11.Response):
                 return self._checked(stream, event, parser.trailing_data[0])

@@ -1,5 +1,6 @@
 """Connections to model servers: opened, secured, and kept warm for the next request, the latest first."""
 
+import re
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
@@ -12,6 +13,9 @@ from .http_target import Target
 
 IDLE_S = 3.5
 """vLLM, SGLang and llama.cpp close an idle connection after 5 s (measured): stay clear of the race."""
+
+_ALERT = re.compile(r"ALERT|UNSUPPORTED|NO_|HANDSHAKE_FAILURE")
+"""In a reason that only a server gives which speaks TLS."""
 
 CHECK = "Check that it runs and that its URL is right."
 
@@ -88,7 +92,11 @@ class Connections:
                     cure="Add its authority to the system's, or name it in SSL_CERT_FILE.",
                 ) from None
             reason = getattr(cause, "reason", None) or "the connection ended"
-            raise HttpError(f"does not agree on TLS ({reason})", cure="Check whether its URL is http://.") from None
+            if _ALERT.search(reason):
+                raise HttpError(f"does not agree on TLS ({reason})", cure="Its TLS settings have to change.") from None
+            raise HttpError(
+                f"was connected to, but did not answer with TLS ({reason})", cure="Is its URL http://?"
+            ) from None
         return tls
 
     async def pop(self, target: Target) -> trio.abc.Stream | None:

@@ -294,9 +294,20 @@ async def test_https_to_a_server_without_tls_is_said() -> None:
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
             port = await ChatServer(nursery).listen()
-            with pytest.raises(HttpError, match="does not agree on TLS"):
+            with pytest.raises(HttpError, match="was connected to, but did not answer with TLS") as caught:
                 await ask(HttpClient(Connections(connect_timeout_s=5)), Target.parse(f"https://127.0.0.1:{port}/v1"))
+            assert caught.value.cure == "Is its URL http://?"
             nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"), [(b"\x15\x03\x01\x00\x02\x02\x46", "answers with TLS only"), (b"", "without an answer")]
+)
+async def test_plain_http_to_a_server_with_tls_is_said(answer: bytes, says: str) -> None:
+    """Whether it sends an alert or hangs up, as Python's do, the other scheme is asked about."""
+    with pytest.raises(HttpError, match=says) as caught:
+        await ask(HttpClient(Connections(connect=raw(answer))))
+    assert caught.value.cure.endswith("s its URL https://?")
 
 
 @pytest.mark.parametrize(
