@@ -105,7 +105,7 @@ def test_nothing_there_no_such_name_and_no_tls_are_told_apart() -> None:
     assert "its name cannot be resolved" in unknown.output
     with model_server({}) as server:
         tls = doctor("--backend", f"chat+https://127.0.0.1:{server.port}/v1", "--model", "m")
-    assert "does not agree on TLS" in tls.output and "Check whether its URL is http://." in tls.output
+    assert "was connected to, but did not answer with TLS" in tls.output and "Is its URL http://?" in tls.output
     assert {refused.exit_code, unknown.exit_code, tls.exit_code} == {1}
 
 

@@ -264,7 +264,7 @@ def test_failures_of_every_shape(event: dict[str, Any], code: str, status: int) 
     """An error event, nested or flat, and a failed response say what they mean, and who said it."""
     error = failing(ev("output_text.delta", delta="x"), event)
     assert (error.code, error.status) == (code, status)
-    assert "model.test" in str(error)
+    assert "model.test reported an error after 1 event of its answer" in str(error)
 
 
 def test_answers_that_are_not_whole() -> None:

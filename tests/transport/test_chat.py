@@ -583,6 +583,42 @@ async def test_a_servers_message_is_passed_on_within_bounds() -> None:
         assert "secret" not in str(error) and "no message" in str(error)
 
 
+GUARD = "No API key provided. Send one of this server's keys as 'Authorization: Bearer KEY'."
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (GUARD, GUARD),  # another Turntape's own words
+        ("Invalid Authorization header. Expected: Authorization: Bearer YOUR_API_KEY", None),
+        ("Basic authentication is not supported; api_key: required", None),
+        ("Bad Authorization: Bearer hunter2hunter2 here", "Bad Authorization: Bearer [masked] here"),
+        ("Bad bearer abcdefghijklmnopqrstuvwxyz", "Bad bearer [masked]"),
+        ('{"api_key": "hunter2"}', '{"api_key": "[masked]"}'),
+        ("Incorrect key sk-abcdef123", "Incorrect key [masked]"),
+    ],
+)
+async def test_a_message_without_a_key_is_passed_on_whole(said: str, shown: str | None) -> None:
+    """What looks like a key is masked; the words around it, and those that tell how to send one, are not."""
+    assert f"answered with HTTP 400: {shown or said}" in str(await failure(refusing(400, nested(said))))
+
+
+async def test_a_server_that_wants_tls_is_said_to() -> None:
+    """nginx answers plain HTTP on its TLS port with a page of its own."""
+    page = b"<html><h1>400 Bad Request</h1>The plain HTTP request was sent to HTTPS port</html>"
+    assert str(await failure(refusing(400, page))).endswith("answers with TLS only. Write https:// in its URL.")
+
+
+async def test_an_error_in_the_stream_is_told_from_a_status() -> None:
+    """It says that the answer had begun, and how far it was."""
+    steps = [chunk(content="a"), chunk(content="b"), nested("boom", 500)]
+    for n in range(3):
+        error = await failure(lambda request, n=n: Reply([sse(*steps[2 - n :])]))
+        how = f"reported an error after {n} event{'s' * (n != 1)} of its answer" if n else "in place of an answer"
+        assert f"{how}: boom" in str(error)
+        assert "HTTP" not in str(error)
+
+
 async def test_retry_after_is_copied() -> None:
     """How long to wait is passed on as the backend wrote it, if it is a number of seconds."""
     assert (await failure(refusing(429, nested("x"), retry_after="1.5"))).retry_after == "1.5"
@@ -636,7 +672,16 @@ async def test_a_failure_in_the_stream(chunks: list[Any], code: str, message: st
         (Reply([]), "empty answer"),
         (Reply([sse(calls(call(0, "1", None, "{}")), chunk("tool_calls")), DONE]), "call without a name"),
         (Reply([b"<html>"], headers=[("content-type", "text/html; charset=utf-8")]), "web page; check its URL"),
-        (Reply([b"hello"], headers=[("content-type", "text/plain")]), "empty answer"),
+        (
+            Reply([b"hello"], headers=[("content-type", "text/plain")]),
+            "answered with text/plain, in which there is no event",
+        ),
+        (Reply([b"hello"], headers=[("content-type", "a\tb")]), "no content type that can be read"),
+        (Reply([b"{}"], headers=[("content-type", "application/json")]), "JSON that is no answer of chat completions"),
+        (
+            Reply([b'{"output": []}'], headers=[("content-type", "application/json")]),
+            "answered in the form of the Responses API; try responses+URL",
+        ),
         (Reply([b"x"], headers=[("content-type", "application/json")]), "not a JSON object"),
         (Reply(raw=b"nonsense\r\n\r\n"), "not HTTP/1.1"),
         (Reply(raw=b""), "without an answer"),

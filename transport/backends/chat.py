@@ -16,6 +16,7 @@ from turntape.core.seam import StartSample, Usage
 from ..http_client import HttpClient, Response
 from ..http_connections import HttpError
 from ..http_target import Target
+from .answer_events import AnswerEvents
 from .base import BackendError, Batch
 from .chat_dialect import Dialect
 from .chat_errors import Refusals, Refused
@@ -29,9 +30,6 @@ logger = logging.getLogger(__name__)
 
 PATH = "/chat/completions"
 MAX_ERROR_BYTES = 256 * 1024
-MAX_ANSWER_BYTES = 16 * 1024 * 1024
-"""Of an answer that is not streamed though a stream was asked for."""
-
 DRAIN_S = 1.0
 """How long an answer that was given may take to end, so that its connection can be kept."""
 
@@ -161,7 +159,8 @@ class ChatBackend:
                     if not reminder:
                         yield ()
                     batch: Batch = ()
-                    while not reader.ended and (events := await self._events(response, reader)) is not None:
+                    answer = AnswerEvents(response, way.refusals, "choices")
+                    while not reader.ended and (events := await _events(answer, reader)) is not None:
                         batch = call.passed(reader.feed(events))
                         if batch and not reader.ended:
                             yield batch
@@ -254,27 +253,22 @@ class ChatBackend:
             packed = await trio.to_thread.run_sync(lambda: gzip.compress(whole, 1, mtime=0))
         return (*headers, ("Content-Encoding", "gzip")), (packed,)
 
-    async def _events(self, response: Response, reader: ChunkReader) -> list[bytes] | None:
-        """Chunks of one read; None at the end. Raises ``HttpError`` if that comes before the answer's."""
-        media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        try:
-            if media_type == "application/json":
-                whole = await response.body(MAX_ANSWER_BYTES)
-                return [whole] if whole else None
-            if media_type == "text/html":
-                raise reader.refusals.broken("answered with a web page; check its URL, which usually ends in /v1")
-            return await response.events()
-        except HttpError:
-            if reader.finish_reason is None:
-                raise
-            return None  # the model had finished: only counts can be missing
-
     async def _refusal(self, response: Response, way: _Way, optional: tuple[str, ...]) -> Refused:
         try:
             body = await response.body(MAX_ERROR_BYTES)
         except HttpError:
             body = b""  # the status says enough
         return way.refusals.refused(response.status, response.headers, body, optional)
+
+
+async def _events(answer: AnswerEvents, reader: ChunkReader) -> list[bytes] | None:
+    """Chunks of one read; None at the end. Raises ``HttpError`` if that comes before the answer's."""
+    try:
+        return await answer.read()
+    except HttpError:
+        if reader.finish_reason is None:
+            raise
+        return None  # the model had finished: only counts can be missing
 
 
 def _check_prompt(reader: ChunkReader, n_tokens: int, way: _Way) -> None:

@@ -15,11 +15,13 @@ MAX_MESSAGE = 500
 """Characters of a server's own message that are passed on; ours."""
 
 _KEY_SHAPES = re.compile(
-    r"(?i)\b(?:authorization[\"']?\s*[:=]\s*[\"']?)?(?:bearer|basic)\s+\S+"
+    r"(?i)\b(?P<scheme>(?:authorization[\"']?\s*[:=]\s*[\"']?)?(?:bearer|basic)\s+)(?P<credentials>\S+)"
     r"|\b(?:sk|pk|rk|gsk|csk|xai|hf|fw|nvapi|tgp)[-_][A-Za-z0-9_*.\-]{6,}"
     r"|\bAIza[A-Za-z0-9_\-]{10,}"
-    r"|\b(?:api[-_ ]?key|access[-_ ]?token|authorization)[\"']?\s*[:=]\s*[\"']?[^\s\"',;]+"
+    r"|\b(?P<label>(?:api[-_ ]?key|access[-_ ]?token|authorization)[\"']?\s*[:=]\s*[\"']?)(?P<value>[^\s\"',;]+)"
 )
+_PLAIN = re.compile(r"[A-Z_]{1,40}|[A-Za-z]?[a-z]{0,19}")
+"""A word, or a name such as KEY or OPENAI_API_KEY, where a key could stand: an error that tells how to send one."""
 
 _RATE = re.compile(
     r"(?i)rate.?limit|too many requests|throttl|(?:tokens|requests) per (?:second|minute|hour|day)|quota"
@@ -44,6 +46,9 @@ _BUSY = re.compile(r"(?i)slow_down|server_is_overloaded|overloaded|queue is full
 _BAD_CALL = re.compile(r"(?i)tool_use_failed|error parsing tool call")
 
 
+_WANTS_TLS = re.compile(rb"(?i)plain HTTP request was sent to HTTPS port|HTTP request to an HTTPS server")
+"""nginx, and servers in Go."""
+
 _MEANINGS: Mapping[str, tuple[str, int, str, str | None]] = {
     "insufficient_quota": ("insufficient_quota", 402, "Its account has no credit left.", None),
     "invalid_max_tokens": ("invalid_prompt", 400, "Ask for fewer output tokens.", "max_output_tokens"),
@@ -63,6 +68,13 @@ _MEANINGS: Mapping[str, tuple[str, int, str, str | None]] = {
     "server_error": ("server_error", 502, "Try again.", None),
 }
 """What each kind of failure becomes: code, status, cure, and the field of the request at fault."""
+
+
+def in_stream(n_before: int, what: str = "event") -> str:
+    """How an error came that stands in an answer with status 200; completes "The backend at HOST ..."."""
+    if not n_before:
+        return "reported an error in place of an answer"
+    return f"reported an error after {n_before} {what}{'' if n_before == 1 else 's'} of its answer"
 
 
 class Refused(BackendError):
@@ -161,29 +173,41 @@ class Refusals:
             f"The backend at {self.where} {error}. {error.cure}", status=504 if error.timed_out else 502
         )
 
-    def midstream(self, chunk: Mapping[str, Any]) -> BackendError:
-        """An error object among the chunks of an answer that had begun."""
+    def midstream(self, chunk: Mapping[str, Any], n_before: int, what: str = "event") -> BackendError:
+        """An error object among the chunks of an answer that had begun.
+
+        Args:
+            n_before: what came before it, counted in ``what``.
+        """
         said = _said(dict(chunk))
-        return self._error(said.number or 502, said, None)
+        return self._error(said.number or 502, said, None, in_stream(n_before, what))
 
     def refused(
-        self, status: int, headers: Mapping[str, str], body: bytes, optional_fields: Iterable[str] = ()
+        self,
+        status: int,
+        headers: Mapping[str, str],
+        body: bytes,
+        optional_fields: Iterable[str] = (),
+        how: str = "",
     ) -> Refused:
         """A status other than 200. Of ``body`` only a message in a known envelope is ever passed on.
 
         Args:
             optional_fields: fields of the request that could be left out; see ``Refused.unknown_field``.
+            how: completes "The backend at HOST ..." for an error that came otherwise than as the status of a response.
         """
         try:
             said = _said(orjson.loads(body))
         except orjson.JSONDecodeError:
             said = _Said()
-        error = self._error(status, said, _retry_after(headers))
+        if status == 400 and _WANTS_TLS.search(body):
+            return Refused(f"The backend at {self.where} answers with TLS only. Write https:// in its URL.", status=502)
+        error = self._error(status, said, _retry_after(headers), how)
         if error.code == "invalid_prompt":
             error.unknown_field = next((name for name in optional_fields if _names(said, name)), None)
         return error
 
-    def _error(self, status: int, said: _Said, retry_after: str | None) -> Refused:
+    def _error(self, status: int, said: _Said, retry_after: str | None, how: str = "") -> Refused:
         kind = self._kind(status, said)
         if kind == "invalid_prompt":
             code, out, cure, param = kind, 400, "", said.param
@@ -191,7 +215,7 @@ class Refusals:
             code, out, cure, param = _MEANINGS[kind]
         if kind == "server_error" and status >= 500:
             out = status
-        parts = [f"The backend at {self.where} answered with HTTP {status}"]
+        parts = [f"The backend at {self.where} {how or f'answered with HTTP {status}'}"]
         shown = self.masked(said.message)
         parts[0] += f": {shown}" if shown else " and no message that can be read."
         if not parts[0].endswith((".", "!", "?")):
@@ -241,9 +265,19 @@ class Refusals:
         """``text`` without anything that looks like a key, on one line, cut to ``MAX_MESSAGE``."""
         if self.key:
             text = text.replace(self.key, "[masked]")
-        text = _KEY_SHAPES.sub("[masked]", text)
+        text = _KEY_SHAPES.sub(_without_key, text)
         text = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * MAX_MESSAGE]).split())
         return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 3] + "..."
+
+
+def _without_key(found: re.Match[str]) -> str:
+    """What looks like a key, masked, unless what stands there is a plain word."""
+    secret = found["credentials"] or found["value"]
+    if secret is None:
+        return "[masked]"
+    if _PLAIN.fullmatch(secret.strip("\"'`<>()[]{}$.,;:!?")):
+        return found[0]
+    return f"{found['scheme'] or found['label']}[masked]"
 
 
 def _names(said: _Said, name: str) -> bool:

@@ -90,6 +90,7 @@ class ChunkReader:
     usage: Usage | None = None
     _think: ThinkTags = field(factory=ThinkTags)
     _details: DetailCollector = field(factory=DetailCollector)
+    _n_events: int = 0
     _has_output: bool = False
     _calls: list[_Call] = field(factory=list)
     _by_index: dict[int, _Call] = field(factory=dict)
@@ -119,6 +120,7 @@ class ChunkReader:
                 self.done = True
                 break
             self._chunk(event)
+            self._n_events += 1
         out, self._out = self._out, []
         return tuple(out)
 
@@ -173,7 +175,7 @@ class ChunkReader:
                 self.usage = read_usage(usage, chunk.get("timings"), self.dialect)
         error = chunk.get("error") or groq.get("error") or choice.get("error")
         if error or (not choice and isinstance(chunk.get("message"), str)):
-            self.failure = self.refusals.midstream({**chunk, "error": error} if error else chunk)
+            self.failure = self.refusals.midstream({**chunk, "error": error} if error else chunk, self._n_events)
         elif self.finish_reason in BROKEN:
             self.failure = self.refusals.broken(
                 f"gave up the answer (finish reason {self.finish_reason!r})", code=BROKEN[self.finish_reason]

@@ -17,6 +17,7 @@ from ..http_client import HttpClient, Response
 from ..http_connections import HttpError
 from ..http_target import Target
 from ..websocket_client import Rejected, SocketClosed, websocket_target
+from .answer_events import AnswerEvents
 from .base import BackendError, Batch
 from .chat_errors import Refusals
 from .chat_tools import Offer
@@ -29,9 +30,6 @@ from .responses_upstreams import Upstream, upstream_at
 
 PATH = "/responses"
 MAX_ERROR_BYTES = 256 * 1024
-MAX_ANSWER_BYTES = 16 * 1024 * 1024
-"""Of an answer that is not streamed though a stream was asked for."""
-
 DRAIN_S = 1.0
 """How long an answer that was given may take to end, so that its connection can be kept."""
 
@@ -221,7 +219,7 @@ class ResponsesBackend:
         if bodies.chained is not None:
             async with self.client.post(self.target, headers, bodies.chained) as response:
                 if 200 <= response.status < 300:
-                    yield self._events_of(response)
+                    yield AnswerEvents(response, self._refusals, "output").read
                     await response.drain(DRAIN_S)
                     return
                 error, told = await self._refusal(response)
@@ -230,21 +228,8 @@ class ResponsesBackend:
         async with self.client.post(self.target, headers, bodies.full()) as response:
             if not 200 <= response.status < 300:
                 raise (await self._refusal(response))[0]
-            yield self._events_of(response)
+            yield AnswerEvents(response, self._refusals, "output").read
             await response.drain(DRAIN_S)
-
-    def _events_of(self, response: Response) -> Read:
-        media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-        async def read() -> list[bytes] | None:
-            if media_type == "application/json":
-                whole = await response.body(MAX_ANSWER_BYTES)
-                return [whole] if whole else None
-            if media_type == "text/html":
-                raise self._refusals.broken("answered with a web page; check its URL, which usually ends in /v1")
-            return await response.events()
-
-        return read
 
     async def _refusal(self, response: Response) -> tuple[BackendError, str]:
         """The error, and what the server said in its own words, which are for looking at only."""

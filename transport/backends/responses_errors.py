@@ -8,7 +8,7 @@ import orjson
 from turntape.core.response import without_surrogates
 
 from .base import BackendError
-from .chat_errors import Refusals
+from .chat_errors import Refusals, in_stream
 
 FIELDS = ("message", "code", "type", "param")
 
@@ -28,11 +28,12 @@ STATUSES: Mapping[str, int] = {
 """The status that a code implies where the event has none; 502 for any other."""
 
 
-def failure_in(refusals: Refusals, event: Mapping[str, Any]) -> BackendError:
+def failure_in(refusals: Refusals, event: Mapping[str, Any], n_before: int | None = None) -> BackendError:
     """The error that an event, or a failed response, tells of.
 
     Args:
         refusals: of the backend whose event it is.
+        n_before: events of the answer that came before it; None if it stands in place of an answer.
     """
     error = event.get("error")
     said = error if isinstance(error, dict) else {"message": error} if isinstance(error, str) else dict(event)
@@ -43,4 +44,6 @@ def failure_in(refusals: Refusals, event: Mapping[str, Any]) -> BackendError:
         if isinstance(each, dict):
             headers |= {str(name).lower(): str(value) for name, value in each.items()}
     texts = {key: without_surrogates(text) for key in FIELDS if isinstance(text := said.get(key), str)}
-    return refusals.refused(status or STATUSES.get(str(code), 502), headers, orjson.dumps({"error": texts}))
+    status = status or STATUSES.get(str(code), 502)
+    how = f"refused the request with status {status}" if n_before is None else in_stream(n_before)
+    return refusals.refused(status, headers, orjson.dumps({"error": texts}), how=how)

@@ -119,6 +119,7 @@ class EventReader:
     call_ids: set[str] = field(factory=set)
     n_told: int = 0
     _usage: Usage | None = None
+    _n_events: int = 0
     _items: list[_Item] = field(factory=list)
     _n_over: int = 0  # items, from the first on, that are told to their end
     _passed: list[_Item] = field(factory=list)  # messages and reasoning among those that nobody said to be done
@@ -139,6 +140,7 @@ class EventReader:
             value = _loads(event)
             if isinstance(value, dict):
                 self._event(value)
+                self._n_events += 1
             else:
                 self.failure = self.refusals.broken("sent an event that is not a JSON object")
             self._tell()
@@ -171,7 +173,7 @@ class EventReader:
             if isinstance(event.get("output"), list):  # an answer that is not streamed
                 self._over(event, str(event.get("status")))
             elif event.get("error"):
-                self.failure = failure_in(self.refusals, event)
+                self.failure = failure_in(self.refusals, event, self._n_events)
             return
         name = type_.removeprefix("response.")
         response = event.get("response")
@@ -179,7 +181,7 @@ class EventReader:
             self.response_id = response["id"]
         stem, _, verb = name.rpartition(".")
         if type_ == "error":
-            self.failure = failure_in(self.refusals, event)
+            self.failure = failure_in(self.refusals, event, self._n_events)
         elif name in ("completed", "done", "incomplete", "failed", "cancelled"):
             self._over(response if isinstance(response, dict) else {}, name)
         elif stem == "output_item" and isinstance(item := event.get("item"), dict):
@@ -252,7 +254,7 @@ class EventReader:
 
     def _over(self, response: dict[str, Any], how: str) -> None:
         if how in ("failed", "cancelled"):
-            self.failure = failure_in(self.refusals, response)
+            self.failure = failure_in(self.refusals, response, self._n_events)
             return
         if isinstance(response.get("id"), str):
             self.response_id = response["id"]

@@ -16,8 +16,9 @@ from ..http_client import HttpClient, Response
 from ..http_connections import HttpError
 from ..http_target import Target
 from ..tokenizers import NoVocabulary, load_harmony
+from .answer_events import MAX_ANSWER_BYTES
 from .base import BackendError, Batch
-from .chat import DRAIN_S, MAX_ANSWER_BYTES, MAX_ERROR_BYTES
+from .chat import DRAIN_S, MAX_ERROR_BYTES
 from .chat_errors import Refusals
 from .tokens_base import Prompt, TokenRenderer, Turn
 from .tokens_files import FilesSource, ModelFilesError, check_folder

@@ -78,7 +78,7 @@ class Sampling:
         if chunk.input_tokens is not None and self._n_requests == 1:
             self._usage = chunk.input_tokens, chunk.cached_tokens
         if chunk.failure is not None:
-            self._fail(self.refusals.midstream(chunk.failure))
+            self._fail(self.refusals.midstream(chunk.failure, self.n_ids, "token"))
         elif chunk.text and not chunk.ids and not self.n_ids and self._has_done:
             self._fail(self.refusals.broken("sends text without token ids; vLLM does so before version 0.10.2"))
         elif self.speech.turn is not None or (self.reason is not None and not self._has_done):
