@@ -233,7 +233,7 @@ class Driver:
             raise ours
         if not whole and not scope.cancelled_caught:
             if failed.code != "fixture_miss":  # the stub shows its own, prompts and all
-                log.sample_failed(start, failed, begun=accepted)
+                log.sample_failed(start, failed, begun=accepted, listed=self.backend.models)
             self.feed(failed)
 
     async def _load(self, load: Load) -> None:

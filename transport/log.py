@@ -5,6 +5,7 @@ clients use would drown in it.
 """
 
 import logging
+from collections.abc import Collection
 
 import orjson
 
@@ -23,11 +24,17 @@ def line(text: str) -> str:
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 
-def sample_failed(start: StartSample, failed: SampleFailed, *, begun: bool) -> None:
-    """A backend refused ``start``, or failed once its answer had begun."""
-    what = "failed" if begun else "refused a request"
+def sample_failed(start: StartSample, failed: SampleFailed, *, begun: bool, listed: Collection[str]) -> None:
+    """A backend refused ``start``, or failed once its answer had begun.
+
+    Args:
+        listed: models that this server says it has. That there is no other is news for the client, and no fault here.
+    """
+    is_clients = failed.code == "model_not_found" and start.model not in listed
+    level = logging.INFO if is_clients else logging.WARNING
+    what = "refused" if is_clients else "backend failed" if begun else "backend refused a request"
     message = line(failed.message)
-    logger.warning("backend %s: model %s: %d %s: %s", what, line(start.model), failed.status, failed.code, message)
+    logger.log(level, "%s: model %s: %d %s: %s", what, line(start.model), failed.status, failed.code, message)
 
 
 def store_failed(what: str, message: str) -> None:

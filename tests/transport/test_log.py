@@ -37,6 +37,21 @@ async def test_a_failing_backend_is_one_warning(nursery, autojump_clock, caplog,
     assert SECRET not in caplog.text
 
 
+async def test_a_model_that_is_not_there_is_no_alarm(nursery, autojump_clock, caplog):
+    """A name that a client made up is information; one that this server lists and cannot serve is a warning."""
+    caplog.set_level(logging.INFO)
+    unknown = BackendError("No such model.", code="model_not_found", status=404, param="model")
+    backend = Model([[unknown], [unknown]])
+    backend.models = ("listed",)
+    http = Server(nursery, backend).http()
+    await http.post(SECRET, model="gpt-9")
+    await http.post(SECRET, model="listed")
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("INFO", "refused: model gpt-9: 404 model_not_found: No such model."),
+        ("WARNING", "backend refused a request: model listed: 404 model_not_found: No such model."),
+    ]
+
+
 async def test_a_failing_store_is_a_warning(nursery, autojump_clock, caplog):
     """A disk that is full is for whoever runs the server, not only for the client."""
 
