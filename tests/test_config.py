@@ -332,6 +332,7 @@ def test_the_tables_are_read_whole(tmp_path: Path) -> None:
     assert read.backends["gpu"] == BackendTable(
         name="gpu",
         spec=BackendSpec("tokens", url="http://gpu:8000"),
+        path=Path("turntape.toml"),
         tokenizer=Path("qwen"),
         key_env="GPU_KEY",
         headers=(("X-Team", "a"),),

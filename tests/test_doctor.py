@@ -169,7 +169,27 @@ def test_a_script_is_read(tmp_path: Path) -> None:
     (tmp_path / "broken.toml").write_text("[[rule]]\n")
     result = doctor("--backend", "scripted:broken.toml")
     assert result.exit_code == 1
-    assert "FAIL  * at scripted:broken.toml: backend scripted:broken.toml: broken.toml" in result.output
+    assert result.output.startswith("FAIL  any model at scripted:broken.toml: rule 1: ")
+    assert result.output.count("broken.toml") == 1
+
+
+def test_a_slip_in_an_effort_and_the_place_of_a_key_are_said() -> None:
+    """An effort that nobody knows may be a new one: a warning. A key file that is not there is named with its table."""
+    Path("turntape.toml").write_text(
+        '[backends.mine]\nspec = "chat+http://127.0.0.1:9/v1"\nkey-file = "nokey"\n'
+        '[models."*"]\nreasoning-effort = "hihg"\nfallback = "mine"\n'
+    )
+    result = doctor()
+    assert result.stderr.splitlines()[0] == (
+        'warning: turntape.toml: [models."*"]: "reasoning-effort": \'hihg\' is no effort that is known, and is sent as it '
+        "is; did you mean 'high'?"
+    )
+    ok, failed = result.stdout.splitlines()
+    assert ok.startswith("ok    any model at scripted")
+    assert failed.startswith(
+        "FAIL  any model (fallback) at mine (chat+http://127.0.0.1:9/v1): "
+        'turntape.toml: [backends.mine]: "key-file": nokey cannot be read'
+    )
 
 
 @pytest.mark.parametrize(

@@ -218,9 +218,10 @@ def test_an_agent_never_sees_the_keys_of_backends(tmp_path: Path) -> None:
 def test_a_backend_without_its_key_refuses_for_itself_alone(tmp_path: Path) -> None:
     """The start warns; a request is refused with what to set, and the other models answer."""
     scripts(tmp_path)
-    (tmp_path / "turntape.toml").write_text(TABLES + '[models.far]\nbackend = "cerebras"\n')
+    (tmp_path / "turntape.toml").write_text(TABLES + '[models.far]\nbackend = "cerebras"\nreasoning-effort = "hihg"\n')
     with turntape("serve", "--store", "memory", folder=tmp_path) as server:
         assert "warning: the backend cerebras has no key: set CEREBRAS_API_KEY" in server.errors
+        assert "[models.far]: \"reasoning-effort\": 'hihg' is no effort that is known" in server.errors
         with pytest.raises(urllib.error.HTTPError) as refused:
             ask(server.url, "far")
         assert refused.value.code == 401
@@ -265,6 +266,22 @@ def test_models_are_listed_with_what_they_stand_for(folder: Path) -> None:
         "fallback": ["slow"],
     }
     assert (slow["model"], gpu["renderer"]) == ("slow", "harmony")
+
+
+def test_what_is_missing_is_said_where_models_are_listed(folder: Path) -> None:
+    """A key that is not set, a key file that is not there, an effort that nobody knows: warnings beside the table."""
+    (folder / "turntape.toml").write_text(
+        '[backends.mine]\nspec = "vllm"\nkey-file = "nokey"\n'
+        '[models.far]\nbackend = "cerebras"\nreasoning-effort = "extreme"\n[models.near]\nreasoning-effort = "xhigh"\n'
+    )
+    result = CliRunner().invoke(cli.main, ["models"], env={"CEREBRAS_API_KEY": None}, catch_exceptions=False)
+    assert result.exit_code == 0
+    effort, variable, file = result.stderr.splitlines()
+    assert effort.startswith("warning: turntape.toml: [models.far]: \"reasoning-effort\": 'extreme' is no effort")
+    assert "known are: none, minimal, low, medium, high, xhigh, max" in effort
+    assert variable.startswith("warning: the backend cerebras has no key: set CEREBRAS_API_KEY")
+    assert file.startswith('warning: turntape.toml: [backends.mine]: "key-file": nokey cannot be read')
+    assert len(result.stdout.splitlines()) == 3
 
 
 def test_without_tables_the_options_are_listed(folder: Path) -> None:

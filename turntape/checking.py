@@ -11,15 +11,18 @@ from attrs import asdict, define, evolve, field, frozen
 from turntape.transport.backends.base import Backend
 from turntape.transport.backends.script import ScriptError
 
-from .keys import BackendKey, find_key
+from .keys import BackendKey, find_key, key_doubts
 from .options import Model
 from .plan import PlannedBackend, PlannedRoute, plan
 from .probing import Probe, ProbeFailed
 from .specs import AT_FILE
-from .tables import ANY, Tables
+from .tables import ANY, Tables, doubts
 from .upstreams import Keyless, make_backend
 
 N_AT_ONCE = 8
+
+FALLBACK = " (fallback)"
+"""Behind the public name, where one of its fallbacks is looked at."""
 
 
 @frozen(kw_only=True)
@@ -35,7 +38,10 @@ class Row:
 
 
 def models(model: Model, tables: Tables, *, as_json: bool) -> int:
-    """List the public names, and what each stands for. Nothing is connected to."""
+    """List the public names, and what each stands for, and say what is missing for it. Nothing is connected to."""
+    backends = [*plan(model, tables).backends, *_unused(model, tables)]
+    for doubt in (*doubts(tables), *key_doubts(backends)):
+        click.echo(f"warning: {doubt}", err=True)
     rows = [_row(route) for route in _routes(model, tables)]
     if as_json:
         click.echo(orjson.dumps({"models": [asdict(row) for row in rows]}))
@@ -60,6 +66,8 @@ def models(model: Model, tables: Tables, *, as_json: bool) -> int:
 
 def doctor(model: Model, tables: Tables, *, sample: bool, as_json: bool) -> int:
     """Look at each backend and model, say what is wrong with it, and return 1 if anything is."""
+    for doubt in doubts(tables):
+        click.echo(f"warning: {doubt}", err=True)
     checks = trio.run(_check_all, list(_to_check(model, tables)), sample, (lambda _: None) if as_json else _say)
     ok = all(check.ok for check in checks)
     if as_json:
@@ -87,7 +95,7 @@ def _own_names(backend: PlannedBackend) -> tuple[str, ...]:
         return ()
     try:
         return _made(backend, BackendKey()).models
-    except click.UsageError:
+    except (ValueError, ScriptError):
         return ()
 
 
@@ -139,16 +147,20 @@ def _to_check(model: Model, tables: Tables) -> Iterator[Asked]:
     only = [route for route in routes if route.name == model.model]
     routes = only or routes
     every = [(route.name, route) for route in routes]
-    every += [(f"{route.name} (fallback)", each) for route in routes for each in route.fallbacks]
+    every += [(route.name + FALLBACK, each) for route in routes for each in route.fallbacks]
     seen = set[tuple[PlannedBackend, str]]()
     for n, (name, route) in enumerate(every):
         if n < len(routes) or (route.backend, route.model) not in seen:
             yield Asked(name, route.backend, "" if name == ANY and not route.table.model else route.model)
         seen.add((route.backend, route.model))
-    used = {route.backend.name for _, route in every}
-    for table in tables.backends.values():
-        if table.name not in used and not model.model:
-            yield Asked("", PlannedBackend(table), "")
+    if not model.model:
+        yield from (Asked("", backend, "") for backend in _unused(model, tables))
+
+
+def _unused(model: Model, tables: Tables) -> Iterator[PlannedBackend]:
+    """The backends of the file that no model uses."""
+    used = {backend.name for backend in plan(model, tables).backends}
+    return (PlannedBackend(table) for table in tables.backends.values() if table.name not in used)
 
 
 async def _check_all(asked: Sequence[Asked], sample: bool, say: Callable[[Check], None]) -> list[Check]:
@@ -197,6 +209,8 @@ class _Doctor:
                 self._probes[asked.backend] = Probe(asked.backend, key, _made(asked.backend, key)), trio.Lock()
             except click.UsageError as exc:
                 raise ProbeFailed(exc.format_message()) from None
+            except (ValueError, ScriptError) as exc:  # the file has been named
+                raise ProbeFailed(str(exc).removeprefix(f"{asked.backend.table.spec.file}: ")) from None
         probe, lock = self._probes[asked.backend]
         async with lock:  # its list is asked for once
             said = await probe.look(asked.model)
@@ -212,19 +226,20 @@ class _Doctor:
 
 
 def _made(planned: PlannedBackend, key: BackendKey) -> Backend:
-    """Raises ``click.UsageError``."""
-    if key.missing:
-        return Keyless(planned.name, key.missing)
-    try:
-        return make_backend(planned, key.value)
-    except (ValueError, ScriptError) as exc:
-        raise click.UsageError(f"backend {planned.name}: {exc}") from exc
+    """Raises ``ValueError`` or ``ScriptError``."""
+    return Keyless(planned.name, key.missing) if key.missing else make_backend(planned, key.value)
+
+
+def _shown(name: str) -> str:
+    """A public name, as people read it: also of a fallback."""
+    bare = name.removesuffix(FALLBACK)
+    return ("any model" if bare == ANY else bare or "no model") + name[len(bare) :]
 
 
 def _say(check: Check) -> None:
     mark = click.style("ok  ", fg="green") if check.ok else click.style("FAIL", fg="red")
     model = f", model {check.model}" if check.model not in ("", check.name) else ""
     first, *rest = check.said
-    click.echo(f"{mark}  {check.name or '(no model)'} at {check.backend}{model}: {first}")
+    click.echo(f"{mark}  {_shown(check.name)} at {check.backend}{model}: {first}")
     for sentence in rest:
         click.echo(f"      {sentence}")

@@ -30,7 +30,7 @@ from .options import EnvironmentFailed, Listen, Model, StoreSpec, default_store
 from .plan import PlannedBackend, plan
 from .recording import NewRecording
 from .serving import Address, Served, run
-from .tables import Tables
+from .tables import Tables, doubts
 from .upstreams import Upstreams
 
 logger = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ async def _serve(
     as_json: bool = False,
 ) -> int:
     async with open_router(model, tables) as (router, upstreams), open_store(model.store) as store:
-        _warn(upstreams)
+        _warn(tables, upstreams)
         new_session: Callable[[], SessionLike] = Session
         beside: Callable[[], Awaitable[None]] | None = None
         if recording:
@@ -265,14 +265,14 @@ async def reload(model: Model, router: Router, upstreams: Upstreams, path: Path 
         logger.exception("cannot reload %s; the tables before it still hold", path)
         return
     await router.replace(table)
-    _warn(upstreams)
+    _warn(tables, upstreams)
     names = ", ".join(router.models) or "any"
     click.echo(f"reloaded {path}: models {names}", err=True)
 
 
-def _warn(upstreams: Upstreams) -> None:
-    for reason in upstreams.missing_keys:
-        click.echo(f"warning: the backend {reason}", err=True)
+def _warn(tables: Tables, upstreams: Upstreams) -> None:
+    for doubt in (*doubts(tables), *(f"the backend {reason}" for reason in upstreams.missing_keys)):
+        click.echo(f"warning: {doubt}", err=True)
 
 
 @asynccontextmanager

@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import click
@@ -72,7 +72,7 @@ def find_key(planned: PlannedBackend, environment: Mapping[str, str] = os.enviro
     if planned.chosen and planned.key_file is not None:
         return BackendKey(_read_key(planned.key_file, option="--backend-key-file"))
     if table.key_file is not None:
-        return BackendKey(_read_key(table.key_file, option=f"[backends.{table.name}] key-file"))
+        return BackendKey(_read_key(table.key_file, option=f'{table.path}: [backends.{table.name}]: "key-file"'))
     if table.key_env is not None:
         if value := environment.get(table.key_env, "").strip():
             return BackendKey(value, table.key_env)
@@ -95,6 +95,18 @@ def find_key(planned: PlannedBackend, environment: Mapping[str, str] = os.enviro
         "give --backend-key-file" if planned.chosen else f"write key-env or key-file into [backends.{table.name}]"
     )
     return BackendKey(missing=f"has no key: {', or '.join(cures)}")
+
+
+def key_doubts(backends: Iterable[PlannedBackend]) -> list[str]:
+    """What is wrong with the keys of ``backends``, and what to do."""
+    found = list[str]()
+    for backend in backends:
+        try:
+            if missing := find_key(backend).missing:
+                found.append(f"the backend {backend.name} {missing}")
+        except click.UsageError as exc:
+            found.append(exc.format_message())
+    return found
 
 
 def _read_key(path: Path, *, option: str) -> str:

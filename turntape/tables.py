@@ -34,6 +34,9 @@ ENGINE = ("window", "slots", "threads", "gpu-layers")
 
 RENDERERS = ("auto", "harmony", "template")
 
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra")
+"""Efforts that some provider knows. Others are passed on all the same: providers invent new ones."""
+
 
 class ConfigError(click.UsageError):
     """The configuration file cannot be used: exit code 2, as for a wrong flag."""
@@ -49,6 +52,7 @@ class BackendTable:
 
     Attributes:
         spec: never the name of another table.
+        path: the file that the table stands in; None for what ``--backend`` says.
         server: what kind of server is at its URL, where its host does not tell: the name of a preset.
         store: a Responses server may store the responses it gives, and continue them.
         tokenizer: folder with the files of the model that a server of token ids runs.
@@ -67,6 +71,7 @@ class BackendTable:
 
     name: str
     spec: BackendSpec
+    path: Path | None = None
     server: str = ""
     store: bool = False
     tokenizer: Path | None = None
@@ -269,6 +274,7 @@ def _backend(path: Path, name: str, entry: Mapping[str, Any]) -> BackendTable:
     return BackendTable(
         name=name,
         spec=spec,
+        path=path,
         server=server,
         store=entry.get("store", False),
         tokenizer=Path(entry["tokenizer"]) if "tokenizer" in entry else None,
@@ -286,7 +292,7 @@ def _model(
     backends: Mapping[str, BackendTable],
     models: Mapping[str, Any],
 ) -> ModelTable:
-    where = f'[models."{name}"]' if not NAME.fullmatch(name) or "." in name else f"[models.{name}]"
+    where = _model_key(name)
     _checked(path, where, entry, _MODEL)
     fallback = entry.get("fallback", [])
     names = (fallback,) if isinstance(fallback, str) else tuple(fallback)
@@ -298,6 +304,25 @@ def _model(
     spec = _spec(path, where, "backend", entry["backend"], backends) if "backend" in entry else None
     rest = {key.replace("-", "_"): value for key, value in entry.items() if key not in ("backend", "fallback")}
     return evolve(ModelTable(name=name, backend=spec, fallback=names), **rest)
+
+
+def _model_key(name: str) -> str:
+    return f'[models."{name}"]' if not NAME.fullmatch(name) or "." in name else f"[models.{name}]"
+
+
+def doubts(tables: Tables) -> list[str]:
+    """What in ``tables`` can be used and is probably a slip, each with where it stands and what was probably meant."""
+    found = list[str]()
+    for name, table in tables.models.items():
+        effort = table.reasoning_effort
+        if effort is not None and effort not in EFFORTS:
+            near = difflib.get_close_matches(effort.lower(), EFFORTS, n=1, cutoff=0.6)
+            cure = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(EFFORTS)}"
+            found.append(
+                f'{tables.path}: {_model_key(name)}: "reasoning-effort": {effort[:64]!r} is no effort that is known, and is '
+                f"sent as it is; {cure}"
+            )
+    return found
 
 
 def _spec(path: Path, where: str, key: str, text: str, backends: Mapping[str, BackendTable]) -> BackendSpec:
