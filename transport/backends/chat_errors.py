@@ -111,18 +111,18 @@ class _Said:
 
 def _said(value: Any, outer: Mapping[str, Any] | None = None) -> _Said:
     """Read ``{"error":{...}}``, ``{"error":"..."}``, a flat object, ``{"detail":...}`` or a plain string."""
+    while isinstance(value, dict) and value.get("error"):
+        value, outer = value["error"], value
     if isinstance(value, str):
         return _Said(value, number=_number((outer or {}).get("status_code")))
     if not isinstance(value, dict):
         return _Said()
-    if value.get("error"):
-        return _said(value["error"], value)
     message, detail = value.get("message"), value.get("detail")
     if not isinstance(message, str) and isinstance(detail, str):
         message = detail
     elif not isinstance(message, str) and isinstance(detail, list):
         message = "; ".join(
-            f"{'.'.join(map(str, part.get('loc') or []))}: {part['msg']}"
+            f"{_place(part.get('loc'))}: {part['msg']}"
             for part in detail
             if isinstance(part, dict) and isinstance(part.get("msg"), str)
         )
@@ -138,6 +138,11 @@ def _said(value: Any, outer: Mapping[str, Any] | None = None) -> _Said:
         next((n for n in map(_number, numbers) if n is not None), None),
         raw if isinstance(raw, str) else "",
     )
+
+
+def _place(loc: object) -> str:
+    """Where in the request a detail is about: FastAPI names each step of the way."""
+    return ".".join(str(step) for step in loc if isinstance(step, str | int)) if isinstance(loc, list) else ""
 
 
 def _number(value: object) -> int | None:
@@ -168,10 +173,9 @@ class Refusals:
         return BackendError(message, code="context_length_exceeded", status=400, param="input")
 
     def failed(self, error: HttpError) -> BackendError:
-        """The exchange failed below HTTP."""
-        return BackendError(
-            f"The backend at {self.where} {error}. {error.cure}", status=504 if error.timed_out else 502
-        )
+        """The exchange failed below HTTP. What it says may quote the server: the host that a redirect leads to."""
+        said = self.masked(str(error))
+        return BackendError(f"The backend at {self.where} {said}. {error.cure}", status=504 if error.timed_out else 502)
 
     def midstream(self, chunk: Mapping[str, Any], n_before: int, what: str = "event") -> BackendError:
         """An error object among the chunks of an answer that had begun.
@@ -210,10 +214,10 @@ class Refusals:
     def _error(self, status: int, said: _Said, retry_after: str | None, how: str = "") -> Refused:
         kind = self._kind(status, said)
         if kind == "invalid_prompt":
-            code, out, cure, param = kind, 400, "", said.param
+            code, out, cure, param = kind, 400, "", self.masked(said.param or "") or None
         else:
             code, out, cure, param = _MEANINGS[kind]
-        if kind == "server_error" and status >= 500:
+        if kind == "server_error" and 500 <= status < 600:
             out = status
         parts = [f"The backend at {self.where} {how or f'answered with HTTP {status}'}"]
         shown = self.masked(said.message)
@@ -264,7 +268,7 @@ class Refusals:
     def masked(self, text: str) -> str:
         """``text`` without anything that looks like a key, on one line, cut to ``MAX_MESSAGE``."""
         if self.key:
-            text = text.replace(self.key, "[masked]")
+            text = re.sub(re.escape(self.key), "[masked]", text, flags=re.IGNORECASE)
         text = _KEY_SHAPES.sub(_without_key, text)
         text = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * MAX_MESSAGE]).split())
         return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 3] + "..."
@@ -286,8 +290,8 @@ def _names(said: _Said, name: str) -> bool:
 
 
 def _retry_after(headers: Mapping[str, str]) -> str | None:
-    """Seconds to wait, as the server wrote them, or from its milliseconds (Azure)."""
+    """Seconds to wait, under a million, as the server wrote them, or from its milliseconds (Azure); None for a date."""
     seconds, milliseconds = headers.get("retry-after", ""), headers.get("retry-after-ms", "")
-    if re.fullmatch(r"[0-9.]{1,10}", seconds):
+    if re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", seconds):
         return seconds
     return f"{int(milliseconds) / 1000:g}" if re.fullmatch(r"[0-9]{1,9}", milliseconds) else None

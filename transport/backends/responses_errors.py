@@ -38,7 +38,9 @@ def failure_in(refusals: Refusals, event: Mapping[str, Any], n_before: int | Non
     error = event.get("error")
     said = error if isinstance(error, dict) else {"message": error} if isinstance(error, str) else dict(event)
     code = said.get("code") or said.get("type")
-    status = next((n for n in (event.get("status"), said.get("status"), code) if type(n) is int and n >= 400), None)
+    status = next(
+        (n for n in (event.get("status"), said.get("status"), code) if type(n) is int and 400 <= n < 600), None
+    )
     headers: dict[str, str] = {}
     for each in (said.get("headers"), event.get("headers")):
         if isinstance(each, dict):

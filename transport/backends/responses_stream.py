@@ -28,6 +28,7 @@ from turntape.core.seam import (
 from .base import BackendError
 from .chat_errors import Refusals
 from .chat_tools import ToolNames
+from .chat_usage import count
 from .custom_input import CustomInput
 from .responses_errors import failure_in
 
@@ -365,13 +366,9 @@ def read_usage(usage: dict[str, Any]) -> Usage:
     """What the server does not count is 0."""
     details = [usage.get(f"{which}_tokens_details") for which in ("input", "output")]
     n_input, n_output, n_cached, n_reasoned = (
-        _count(usage.get("input_tokens")),
-        _count(usage.get("output_tokens")),
-        _count(details[0].get("cached_tokens") if isinstance(details[0], dict) else 0),
-        _count(details[1].get("reasoning_tokens") if isinstance(details[1], dict) else 0),
+        count(usage.get("input_tokens")),
+        count(usage.get("output_tokens")),
+        count(details[0].get("cached_tokens") if isinstance(details[0], dict) else 0),
+        count(details[1].get("reasoning_tokens") if isinstance(details[1], dict) else 0),
     )
     return Usage(n_input, n_output, min(n_cached, n_input), min(n_reasoned, n_output))
-
-
-def _count(value: Any) -> int:
-    return value if type(value) is int and value >= 0 else 0

@@ -6,7 +6,10 @@ from typing import Any, Protocol
 import orjson
 from attrs import define, frozen
 
-from .chat_stream import read_usage
+from .chat_usage import is_count, read_usage
+
+MAX_ID = 1 << 31
+"""Ids are below it in every vocabulary."""
 
 
 @frozen
@@ -83,11 +86,12 @@ class Server(Protocol):
 
 
 def _ids(value: object) -> list[int]:
-    return [token for token in value if type(token) is int] if isinstance(value, list) else []
+    """What can be a token's id. Anything else means nothing in any vocabulary."""
+    return [token for token in value if type(token) is int and 0 <= token < MAX_ID] if isinstance(value, list) else []
 
 
 def _count(value: object) -> int | None:
-    return value if type(value) is int and value >= 0 else None
+    return value if is_count(value) else None
 
 
 def _object(value: object) -> dict[str, Any]:
