@@ -43,7 +43,7 @@ def scripts(folder: Path) -> None:
     (folder / "down.toml").write_text('[[rule]]\nsay = [{ fail = "server_error" }]\n')
 
 
-def ask(url: str, model: str | None, text: str = "hi") -> str:
+def ask(url: str, model: str | None, text: str = "hi", *, default: str = "fast") -> str:
     """The text of one answer."""
     body = {"input": text, "store": False} | ({"model": model} if model else {})
     request = urllib.request.Request(
@@ -51,7 +51,7 @@ def ask(url: str, model: str | None, text: str = "hi") -> str:
     )
     with urllib.request.urlopen(request, timeout=30) as answer:
         response: dict[str, Any] = json.load(answer)
-    assert response["model"] == (model or "fast")
+    assert response["model"] == (model or default)
     return str(response["output"][0]["content"][0]["text"])
 
 
@@ -98,6 +98,21 @@ def test_a_fallback_answers_for_a_backend_that_is_down(tmp_path: Path) -> None:
         server.wait_for("WARNING: model fast: two is asked instead, after 500 server_error")
 
 
+def test_the_fallbacks_of_a_fallback_are_asked_too(tmp_path: Path) -> None:
+    """Each behind the model that names it, and once."""
+    scripts(tmp_path)
+    (tmp_path / "turntape.toml").write_text(
+        "[models.fast]\nbackend = 'scripted:down.toml'\nfallback = ['big', 'last']\n"
+        "[models.big]\nbackend = 'scripted:down.toml'\nmodel = 'b'\nfallback = ['small', 'last']\n"
+        "[models.small]\nbackend = 'scripted:down.toml'\nmodel = 's'\n[models.last]\nbackend = 'scripted:two.toml'\n"
+    )
+    with turntape("serve", "--store", "memory", folder=tmp_path) as server:
+        assert ask(server.url, "fast") == "I am two."
+        assert server.stop() == 0
+        asked = re.findall(r"model fast: (\S+) is asked instead", server.errors)
+        assert asked == ["scripted:down.toml", "scripted:down.toml", "scripted:two.toml"]
+
+
 def test_sighup_reads_the_tables_again(tmp_path: Path) -> None:
     """New samples go by the new tables; a file that cannot be used is said, and changes nothing."""
     scripts(tmp_path)
@@ -107,10 +122,12 @@ def test_sighup_reads_the_tables_again(tmp_path: Path) -> None:
         assert ask(server.url, "fast") == "I am one."
         config.write_text(TABLES.replace('backend = "one"', 'backend = "two"') + "[models.new]\nbackend = 'one'\n")
         server.process.send_signal(signal.SIGHUP)
-        server.wait_for("reloaded turntape.toml: models fast, slow, new")
+        server.wait_for("reloaded turntape.toml: models fast, slow, new; new: new; changed: fast\n")
         assert ask(server.url, "fast") == "I am two."
         assert ask(server.url, "new") == "I am one."
         assert listed(server.url) == ["fast", "slow", "new"]
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for("reloaded turntape.toml: models fast, slow, new; nothing changed\n")
         config.write_text("[models.fast]\nbackend = 'nowhere'\n")
         server.process.send_signal(signal.SIGHUP)
         server.wait_for("the tables before it still hold")
@@ -119,6 +136,24 @@ def test_sighup_reads_the_tables_again(tmp_path: Path) -> None:
         server.process.send_signal(signal.SIGHUP)
         server.wait_for("turntape.toml: cannot be read")
         assert ask(server.url, "fast") == "I am two."
+        assert server.stop() == 0
+
+
+def test_requests_that_name_no_model_follow_the_file(tmp_path: Path) -> None:
+    """They get the first model of the tables as they are now, and the log says that it is another."""
+    scripts(tmp_path)
+    config = tmp_path / "turntape.toml"
+    config.write_text("[models.fast]\nbackend = 'scripted:one.toml'\n")
+    with turntape("serve", "--store", "memory", folder=tmp_path) as server:
+        assert ask(server.url, None) == "I am one."
+        config.write_text(
+            "[models.other]\nbackend = 'scripted:two.toml'\n[models.fast]\nbackend = 'scripted:one.toml'\n"
+        )
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for(
+            "reloaded turntape.toml: models other, fast; new: other; requests that name no model get other\n"
+        )
+        assert ask(server.url, None, default="other") == "I am two."
         assert server.stop() == 0
 
 

@@ -31,7 +31,7 @@ class ServerSettings:
         max_message_bytes: of a WebSocket message or a request body. A WebSocket message is measured in
             characters, so one that is not ASCII may have more bytes.
         limits: of each session.
-        default_model: the model of a request that names none; "" for none.
+        default_model: the model of a request that names none; "" for the first that the backend lists by then.
         models: names listed under ``/v1/models`` before the backend's own.
         grace_s: how long turns in flight may take once shutdown has begun.
         max_connections: open at once; more are answered 503.
@@ -77,7 +77,7 @@ class Service:
             dialect=dialect,
             owner=owner,
             agent=headers.get("user-agent", "")[:MAX_AGENT_CHARS],
-            default_model=self.settings.default_model,
+            default_model=self.settings.default_model or next(iter(self.backend.models), ""),
             limits=self.settings.limits,
         )
 

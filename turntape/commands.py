@@ -19,7 +19,7 @@ from turntape.replay.stub import FixtureBackend
 from turntape.transport.driver import SessionLike
 from turntape.transport.guard import is_loopback
 from turntape.transport.memory_store import MemoryStore
-from turntape.transport.router import Router
+from turntape.transport.router import Router, RouteTable
 from turntape.transport.sqlite_store import SqliteStore
 from turntape.transport.store import Store, StoreError
 
@@ -87,7 +87,6 @@ async def _stub(
     served = Served(
         listen=listen,
         keys=keys,
-        default_model=next(iter(backend.models), ""),
         new_session=Session,
         backend=backend,
         store=MemoryStore(),
@@ -95,7 +94,7 @@ async def _stub(
 
     def started(address: Address) -> None:
         notes = {"fixtures": ", ".join(map(str, fixtures))}
-        announce(address, notes, listen=listen, keys=keys, model=served.default_model, piped=as_json)
+        announce(address, notes, listen=listen, keys=keys, model=next(iter(backend.models), ""), piped=as_json)
 
     return await run(served, started=started)
 
@@ -145,7 +144,6 @@ async def _serve(
         served = Served(
             listen=listen,
             keys=keys,
-            default_model=next(iter(router.models), ""),
             new_session=new_session,
             backend=router,
             store=store,
@@ -166,7 +164,7 @@ async def _serve(
                 notes,
                 listen=listen,
                 keys=keys,
-                model=served.default_model,
+                model=next(iter(router.models), ""),
                 piped=as_json or bool(agent),
                 agent=agent,
             )
@@ -177,7 +175,7 @@ async def _serve(
                 agent,
                 url=address.local,
                 key=key,
-                model=served.default_model,
+                model=next(iter(router.models), ""),
                 websocket=listen.websocket,
                 environment=os.environ,
             )
@@ -264,10 +262,26 @@ async def reload(model: Model, router: Router, upstreams: Upstreams, path: Path 
     except Exception:  # a bug of a backend's is no reason for every session to end
         logger.exception("cannot reload %s; the tables before it still hold", path)
         return
+    before = router.table
     await router.replace(table)
     _warn(tables, upstreams)
     names = ", ".join(router.models) or "any"
-    click.echo(f"reloaded {path}: models {names}", err=True)
+    click.echo(f"reloaded {path}: models {names}; {_changes(before, table)}", err=True)
+
+
+def _changes(before: RouteTable, after: RouteTable) -> str:
+    """What another table changed, in words."""
+    was, now = before.routes, after.routes
+    found = {
+        "new": [name for name in now if name not in was],
+        "changed": [name for name in now if name in was and now[name] != was[name]],
+        "gone": [name for name in was if name not in now],
+    }
+    said = [f"{what}: {', '.join(names)}" for what, names in found.items() if names]
+    first = next(iter(after.listed), "")
+    if first and first != next(iter(before.listed), ""):
+        said.append(f"requests that name no model get {first}")
+    return "; ".join(said) or "nothing changed"
 
 
 def _warn(tables: Tables, upstreams: Upstreams) -> None:

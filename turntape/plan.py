@@ -107,7 +107,8 @@ def _defined(spec: BackendSpec, tables: Tables) -> BackendTable:
 
 
 def _route(table: ModelTable, chosen: PlannedBackend, tables: Tables) -> PlannedRoute:
-    return PlannedRoute(table, _backend(table, chosen, tables), tuple(_fallbacks(table, chosen, tables)))
+    fallbacks = dict.fromkeys(_fallbacks(table, chosen, tables, set()))
+    return PlannedRoute(table, _backend(table, chosen, tables), tuple(fallbacks))
 
 
 def _backend(table: ModelTable, chosen: PlannedBackend, tables: Tables) -> PlannedBackend:
@@ -116,12 +117,19 @@ def _backend(table: ModelTable, chosen: PlannedBackend, tables: Tables) -> Plann
     return PlannedBackend(_defined(table.backend, tables), table.renderer)
 
 
-def _fallbacks(table: ModelTable, chosen: PlannedBackend, tables: Tables) -> Iterator[PlannedRoute]:
-    """The fallbacks of ``table``; those of a fallback are not followed."""
+def _fallbacks(table: ModelTable, chosen: PlannedBackend, tables: Tables, seen: set[str]) -> Iterator[PlannedRoute]:
+    """The fallbacks of ``table``, each with its own right behind it. The file has no cycles of them.
+
+    Args:
+        seen: models that were given already, which is noted here: one that several lead to is asked once.
+    """
     for name in table.fallback:
         if name in tables.models:
-            other = tables.models[name]
-            yield PlannedRoute(other, _backend(other, chosen, tables))
+            if name not in seen:
+                seen.add(name)
+                other = tables.models[name]
+                yield PlannedRoute(other, _backend(other, chosen, tables))
+                yield from _fallbacks(other, chosen, tables, seen)
         else:
             spec = BackendSpec.parse(name, tables.backends)
             same = ModelTable(name=table.name, backend=spec, model=table.model, renderer=table.renderer)

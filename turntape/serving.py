@@ -49,14 +49,12 @@ class Served:
 
     Attributes:
         keys: what clients may present; none: anything, from this machine only.
-        default_model: for requests that name none; "" for none.
         beside: runs as long as the server does.
         reload: called on SIGHUP; None leaves that signal alone.
     """
 
     listen: Listen
     keys: tuple[str, ...]
-    default_model: str
     new_session: Callable[[], SessionLike]
     backend: Backend
     store: Store
@@ -173,7 +171,6 @@ async def _serve(
         websocket=listen.websocket,
         max_message_bytes=listen.max_message_bytes,
         limits=Limits(keepalive_s=listen.keepalive),
-        default_model=served.default_model,
         grace_s=listen.grace,
     )
     await serve(
