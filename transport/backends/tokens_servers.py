@@ -250,6 +250,7 @@ class LlamaCpp:
         rest: dict[str, Any] = {
             "stream": True,
             "cache_prompt": True,
+            "return_progress": True,  # it sees that we left when it says something: else a whole prefill goes on
             "n_predict": -1 if ask.max_tokens is None else ask.max_tokens,
             **ask.settings,
         }
