@@ -30,7 +30,7 @@ TEMPLATE = """\
         {%- if message.reasoning_content %}
             {{- '<think>\\n' + message.reasoning_content.strip('\\n') + '\\n</think>\\n\\n' }}
         {%- endif %}
-        {{- message.content }}
+        {{- message.content or '' }}
         {%- for call in message.tool_calls or [] %}
             {%- if not loop.first or message.content %}{{ '\\n' }}{% endif %}
             {{- '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}

@@ -146,11 +146,13 @@ class Playing:
         asked: what the server was asked so far. Left empty by a backend that has no server, or that honours
             ``tool_choice`` and ``text.format`` itself: its answers are looked at instead.
         gone: set when the server sees a request of ours closed before it was answered.
+        gone_s: how long after that was closed at the latest.
     """
 
     backend: Backend
     asked: list[Asked] = field(factory=list)
     gone: trio.Event = field(factory=trio.Event)
+    gone_s: float = 0.25
 
 
 class Rig(Protocol):
