@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from model_server import SAYS_OK, listing, model_server
+from running import turntape
 
 from turntape import cli
 from turntape.probing import models_target
@@ -23,6 +24,12 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in [name for name in os.environ if name.startswith("TURNTAPE_") or name.endswith("_API_KEY")]:
         monkeypatch.delenv(name)
     return tmp_path
+
+
+CHAT = {"/v1/chat/completions": (400, {"error": {"message": "'messages' is required"}})}
+"""What a server says that speaks chat completions and is sent no body."""
+
+RESPONSES = {"/v1/responses": (400, {"error": {"message": "'input' is required"}})}
 
 
 def doctor(*words: str, **env: str) -> Result:
@@ -40,12 +47,89 @@ def closed_port() -> int:
 
 def test_a_good_backend_is_good() -> None:
     """It is connected to with its key, and lists the model."""
-    with model_server({"/v1/models": listing("qwen3", "other")}) as server:
+    with model_server({"/v1/models": listing("qwen3", "other")} | CHAT) as server:
         result = doctor("--backend", f"chat+{server.url}", "--model", "qwen3", TURNTAPE_BACKEND_KEY=KEY)
         assert result.exit_code == 0, result.output
         assert f"127.0.0.1:{server.port} lists 2 models, this one among them" in result.output
         assert result.output.startswith("ok ")
-        assert server.asked == [("/v1/models", f"Bearer {KEY}", None)]
+        sent = f"Bearer {KEY}"
+        assert server.asked == [("/v1/models", sent, None), ("/v1/chat/completions", sent, None)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "answers", "says"),
+    [
+        ("chat+{base}/v1", RESPONSES, "does not speak chat completions there (HTTP 404). Try responses+{base}/v1."),
+        ("responses+{base}/v1", CHAT, "does not speak the Responses API there (HTTP 404). Try chat+{base}/v1."),
+        ("chat+{base}", CHAT | RESPONSES, "does not speak chat completions there (HTTP 404). Try chat+{base}/v1."),
+        ("vllm+{base}", CHAT, "does not speak chat completions there (HTTP 404). Try vllm+{base}/v1."),
+        ("openai+{base}", CHAT | RESPONSES, "does not speak the Responses API there (HTTP 404). Try openai+{base}/v1."),
+        (
+            "chat+{base}/v1",
+            {},
+            "does not speak chat completions there (HTTP 404). Check its URL: it usually ends in /v1.",
+        ),
+        ("tokens+{base}", CHAT, "is reached as chat+URL. Try chat+{base}/v1."),
+        (
+            "responses+{ws}/v1",
+            RESPONSES,
+            "the Responses API over a WebSocket there (HTTP 400). Try responses+{base}/v1.",
+        ),
+        ("responses+{ws}/v1", CHAT, "the Responses API over a WebSocket there (HTTP 404). Try chat+{base}/v1."),
+    ],
+)
+def test_a_server_that_speaks_something_else_is_recognised(spec: str, answers: dict[str, Any], says: str) -> None:
+    """No token is asked for; what it answers to is named."""
+    with model_server({"/v1/models": listing("m"), "/models": listing("m")} | answers) as server:
+        base = server.url.removesuffix("/v1")
+        places = {"base": base, "ws": base.replace("http", "ws")}
+        result = doctor("--backend", spec.format(**places), "--model", "m", TURNTAPE_BACKEND_KEY=KEY)
+        assert all(not body or body["messages"] == body["input"] == 0 for _, _, body in server.asked)
+    assert result.exit_code == 1, result.output
+    assert says.format(**places) in result.output
+
+
+@pytest.mark.parametrize("status", [200, 403, 422, 429, 500])
+def test_a_server_that_answers_otherwise_is_not_blamed(status: int) -> None:
+    """Only an unknown route, with and without a model, says that the protocol is wrong."""
+    answers = {"/v1/models": listing("m"), "/v1/chat/completions": (status, {"error": {"message": "what?"}})}
+    with model_server(answers) as server:
+        assert doctor("--backend", f"chat+{server.url}", "--model", "m").exit_code == 0
+
+
+def test_a_key_that_only_the_route_asks_for_is_found_wrong() -> None:
+    """Some list their models to everybody."""
+    answers = {"/v1/models": listing("m"), "/v1/chat/completions": (401, {"error": {"message": "Who?"}})}
+    with model_server(answers) as server:
+        result = doctor("--backend", f"chat+{server.url}", "--model", "m")
+    assert result.exit_code == 1
+    assert "answered with HTTP 401: Who? Check the key" in result.output
+
+
+def test_a_server_without_a_list_is_good_if_it_has_the_route() -> None:
+    """A list is no part of the protocol; an answer that could mean anything does not make up for it."""
+    with model_server(CHAT) as server:
+        result = doctor("--backend", f"chat+{server.url}", "--model", "m")
+    assert result.exit_code == 0
+    assert "answers, and does not list its models" in result.output
+    with model_server({"/v1/chat/completions": (500, {})}) as server:
+        assert doctor("--backend", f"chat+{server.url}", "--model", "m").exit_code == 1
+
+
+@pytest.mark.parametrize("scheme", ["http", "ws"])
+def test_another_turntape_is_good_over_either_transport(scheme: str, tmp_path: Path) -> None:
+    """It is connected to as it would be in use, and samples nothing."""
+    with turntape("serve", "--store", "memory", "--log", "info", folder=tmp_path / "other") as other:
+        url = other.url.replace("http", scheme)
+        result = doctor("--backend", f"responses+{url}", "--model", "scripted")
+        assert result.exit_code == 0, result.output
+        wrong = doctor("--backend", f"chat+{other.url}", "--model", "scripted")
+        assert f"Try responses+{other.url}." in wrong.output
+        assert wrong.exit_code == 1
+    if scheme == "ws":
+        with turntape("serve", "--store", "memory", "--no-websocket", folder=tmp_path / "deaf") as deaf:
+            result = doctor("--backend", f"responses+{deaf.url.replace('http', 'ws')}", "--model", "scripted")
+            assert f"over a WebSocket there (HTTP 426). Try responses+{deaf.url}." in result.output
 
 
 def test_a_sample_is_asked_for_only_when_wanted() -> None:
@@ -111,7 +195,7 @@ def test_nothing_there_no_such_name_and_no_tls_are_told_apart() -> None:
 
 def test_a_server_that_takes_any_name_is_not_blamed() -> None:
     """llama.cpp serves what it has loaded, whatever it is called."""
-    with model_server({"/v1/models": listing("/models/q.gguf", owner="llamacpp")}) as server:
+    with model_server({"/v1/models": listing("/models/q.gguf", owner="llamacpp")} | CHAT) as server:
         result = doctor("--backend", f"llamacpp+{server.url}", "--model", "anything")
     assert result.exit_code == 0, result.output
     assert "serves /models/q.gguf, under any name" in result.output
@@ -133,9 +217,9 @@ def test_a_server_that_takes_tokens_is_recognised() -> None:
 
 
 def test_every_model_and_backend_of_the_file_is_looked_at() -> None:
-    """Models, their fallbacks and backends that no model uses, each in its line; JSON says the same. Each list is
-    asked for once."""
-    with model_server({"/v1/models": listing("big", "small")}) as server:
+    """Models, their fallbacks and backends that no model uses, each in its line; JSON says the same. Each list, and
+    each route, is asked for once."""
+    with model_server({"/v1/models": listing("big", "small")} | CHAT) as server:
         Path("turntape.toml").write_text(
             f'[backends.here]\nspec = "chat+{server.url}"\nkey-env = "MINE"\n'
             f'[backends.spare]\nspec = "chat+http://127.0.0.1:{closed_port()}/v1"\n'
@@ -143,7 +227,7 @@ def test_every_model_and_backend_of_the_file_is_looked_at() -> None:
             '[models.slow]\nbackend = "here"\nmodel = "missing"\n'
         )
         result = doctor(MINE=KEY)
-        assert len(server.asked) == 1
+        assert [path for path, _, _ in server.asked] == ["/v1/models", "/v1/chat/completions"]
         as_json = doctor("--json", MINE=KEY)
         one = json.loads(doctor("--json", "--model", "slow", MINE=KEY).output)
     assert [(check["name"], check["ok"]) for check in one["checks"]] == [("slow", False)]

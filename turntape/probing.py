@@ -1,7 +1,8 @@
 """Asks one backend what it is and which models it has, and says what is wrong with it and what to do."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
@@ -12,14 +13,17 @@ from turntape.core.context import Context
 from turntape.core.seam import Finish, StartSample
 from turntape.core.wire import structure_create
 from turntape.transport.backends.base import Backend, BackendError
+from turntape.transport.backends.chat import ChatBackend
 from turntape.transport.backends.chat_errors import Refusals
 from turntape.transport.backends.dialects import preset_for
+from turntape.transport.backends.responses import ResponsesBackend
 from turntape.transport.health import find_backend_error
 from turntape.transport.http_connections import HttpError
 from turntape.transport.http_target import Target
 
 from .keys import BackendKey
 from .plan import PlannedBackend
+from .speaking import NotSpoken, Speaking, base_url
 from .upstreams import http_client
 
 LIST_S = 20.0
@@ -31,9 +35,6 @@ SAMPLE_S = 120.0
 MAX_LIST_BYTES = 4 * 1024 * 1024  # OpenRouter's list has about one
 SHOWN = 8
 """Names that a message lists at most."""
-
-ROUTES = ("/chat/completions", "/responses", "/completions")
-"""What a base URL may end in all the same."""
 
 _LENIENT = {"llamacpp", "sglang"}
 """Who owns the models of servers that serve the model they have under any name."""
@@ -67,11 +68,13 @@ class Listing:
     Attributes:
         names: None if it does not say.
         is_lenient: it serves what it has under any name.
+        refused: what it said instead of a list, where that alone is no fault.
     """
 
     where: str
     names: tuple[str, ...] | None = None
     is_lenient: bool = False
+    refused: str = ""
 
     def said_of(self, model: str) -> str:
         """What the list says of ``model``, in words. Raises ``ProbeFailed`` if it is not there and would have to be."""
@@ -108,6 +111,7 @@ class Probe:
     key: BackendKey
     backend: Backend
     _listing: Listing | None = field(default=None, init=False)
+    _is_spoken: bool | None = field(default=None, init=False)
 
     async def look(self, model: str) -> tuple[str, ...]:
         """What can be said of ``model`` there without sampling: sentences, the first of which says that it is well.
@@ -127,6 +131,7 @@ class Probe:
         said = self._listing.said_of(model)
         if self.planned.table.spec.kind == "tokens":
             return said, *await self._look_at_tokens(model)
+        await self._look_at_route(model)
         return (said,)
 
     async def sample(self, model: str) -> str:
@@ -169,8 +174,32 @@ class Probe:
         try:
             found = await self.backend.probe(model)
         except BackendError as exc:
-            raise ProbeFailed(str(exc)) from None
+            async with self._speaking() as speaking:
+                cure = await speaking.cure() if exc.status == 502 else ""
+            raise ProbeFailed(" ".join(filter(None, (str(exc), cure)))) from None
         return f"{found.server} takes token ids, rendered by {found.renderer}", *found.notes
+
+    async def _look_at_route(self, model: str) -> None:
+        """Raise ``ProbeFailed`` if the route that requests take is not there."""
+        if self._is_spoken is None:
+            assert isinstance(self.backend, ChatBackend | ResponsesBackend)
+            async with self._speaking() as speaking:
+                try:
+                    self._is_spoken = await speaking.check(self.backend, model)
+                except NotSpoken as exc:
+                    raise ProbeFailed(str(exc)) from None
+        assert self._listing is not None
+        if self._listing.refused and not self._is_spoken:
+            raise ProbeFailed(self._listing.refused)
+
+    @asynccontextmanager
+    async def _speaking(self) -> AsyncIterator[Speaking]:
+        client = http_client(self.planned)
+        refusals = Refusals(models_target(self.planned.url).where, self.key.value)
+        try:
+            yield Speaking(self.planned, client, self._headers(), refusals)
+        finally:
+            await client.aclose()
 
     async def _list(self) -> Listing:
         """The models that the server lists. Raises ``ProbeFailed``."""
@@ -190,8 +219,9 @@ class Probe:
             raise ProbeFailed(f"The backend at {target.where} did not list its models within {LIST_S:g} s.") from None
         finally:
             await client.aclose()
-        if response.status in (404, 405, 501) and self.planned.table.spec.kind == "tokens":
-            return Listing(target.where)  # the routes that are used are looked at apart
+        if response.status in (404, 405, 501):  # the routes that are used are looked at apart
+            refused = refusals.refused(response.status, response.headers, body)
+            return Listing(target.where, refused=str(refused))
         if not 200 <= response.status < 300:
             raise ProbeFailed(str(refusals.refused(response.status, response.headers, body)))
         return _read(target.where, body)
@@ -214,13 +244,10 @@ def models_target(url: str, *, is_root: bool = False) -> Target:
     Raises:
         ValueError: the URL cannot be used; the text does not repeat it.
     """
-    base, mark, query = url.partition("?")
-    base = re.sub(r"^ws", "http", base).rstrip("/")
-    for route in ROUTES:
-        base = base.removesuffix(route)
+    base, query = base_url(url)
     if is_root and not base.endswith("/v1"):
         base += "/v1"
-    return Target.parse(f"{base}/models{mark}{query}")
+    return Target.parse(f"{base}/models{query}")
 
 
 def _read(where: str, body: bytes) -> Listing:
