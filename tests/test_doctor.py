@@ -62,6 +62,7 @@ def test_a_good_backend_is_good() -> None:
         ("chat+{base}/v1", RESPONSES, "does not speak chat completions there (HTTP 404). Try responses+{base}/v1."),
         ("responses+{base}/v1", CHAT, "does not speak the Responses API there (HTTP 404). Try chat+{base}/v1."),
         ("chat+{base}", CHAT | RESPONSES, "does not speak chat completions there (HTTP 404). Try chat+{base}/v1."),
+        ("chat+{base}/v2", CHAT, "does not speak chat completions there (HTTP 404). Try chat+{base}/v1."),
         ("vllm+{base}", CHAT, "does not speak chat completions there (HTTP 404). Try vllm+{base}/v1."),
         ("openai+{base}", CHAT | RESPONSES, "does not speak the Responses API there (HTTP 404). Try openai+{base}/v1."),
         (
@@ -80,7 +81,7 @@ def test_a_good_backend_is_good() -> None:
 )
 def test_a_server_that_speaks_something_else_is_recognised(spec: str, answers: dict[str, Any], says: str) -> None:
     """No token is asked for; what it answers to is named."""
-    with model_server({"/v1/models": listing("m"), "/models": listing("m")} | answers) as server:
+    with model_server({f"{root}/models": listing("m") for root in ("", "/v1", "/v2")} | answers) as server:
         base = server.url.removesuffix("/v1")
         places = {"base": base, "ws": base.replace("http", "ws")}
         result = doctor("--backend", spec.format(**places), "--model", "m", TURNTAPE_BACKEND_KEY=KEY)

@@ -17,6 +17,8 @@ IDLE_S = 3.5
 _ALERT = re.compile(r"ALERT|UNSUPPORTED|NO_|HANDSHAKE_FAILURE")
 """In a reason that only a server gives which speaks TLS."""
 
+IS_PLAIN = "Is its URL http://?"
+
 CHECK = "Check that it runs and that its URL is right."
 
 Connect = Callable[[str, int], Awaitable[trio.abc.Stream]]
@@ -64,6 +66,7 @@ class Connections:
     _idle: dict[tuple[str, str, int], list[tuple[float, trio.abc.Stream]]] = field(factory=dict, init=False, repr=False)
 
     async def open(self, target: Target) -> trio.abc.Stream:
+        stream: trio.abc.Stream | None = None
         with trio.move_on_after(self.connect_timeout_s):
             try:
                 stream = await self.connect(target.host, target.port)
@@ -76,6 +79,9 @@ class Connections:
             except BaseException:
                 await trio.aclose_forcefully(stream)
                 raise
+        if stream is not None:
+            what = f"was connected to, but did not answer with TLS within {self.connect_timeout_s:g} seconds"
+            raise HttpError(what, timed_out=True, cure=IS_PLAIN)
         raise HttpError(f"cannot be reached: no connection within {self.connect_timeout_s:g} seconds", timed_out=True)
 
     async def _secured(self, stream: trio.abc.Stream, target: Target) -> trio.abc.Stream:
@@ -94,9 +100,7 @@ class Connections:
             reason = getattr(cause, "reason", None) or "the connection ended"
             if _ALERT.search(reason):
                 raise HttpError(f"does not agree on TLS ({reason})", cure="Its TLS settings have to change.") from None
-            raise HttpError(
-                f"was connected to, but did not answer with TLS ({reason})", cure="Is its URL http://?"
-            ) from None
+            raise HttpError(f"was connected to, but did not answer with TLS ({reason})", cure=IS_PLAIN) from None
         return tls
 
     async def pop(self, target: Target) -> trio.abc.Stream | None:

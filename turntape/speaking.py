@@ -110,8 +110,8 @@ class Speaking:
         base, query = base_url(self.planned.url)
         spec = self.planned.table.spec
         own = spec.name if spec.kind == "preset" else spec.kind
-        has_version = re.search(r"/v\d+[a-z]*$", base) is not None
-        for root in (base,) if has_version else (f"{base}/v1", base):
+        first = re.sub(r"/v\d+[a-z]*$", "", base) + "/v1"
+        for root in dict.fromkeys((first, base)):
             forms = dict.fromkeys((own, *PATHS) if own in PATHS or spec.kind == "preset" else PATHS)
             for form in forms:
                 if f"{form}+{root}" != str(spec):

@@ -300,6 +300,17 @@ async def test_https_to_a_server_without_tls_is_said() -> None:
             nursery.cancel_scope.cancel()
 
 
+async def test_https_to_a_server_that_waits_for_http_is_said(autojump_clock: trio.testing.MockClock) -> None:
+    """llama.cpp's takes the connection and says nothing to what is no HTTP."""
+
+    async def connect(host: str, port: int) -> trio.abc.Stream:
+        return trio.testing.memory_stream_pair()[0]
+
+    with pytest.raises(HttpError, match="was connected to, but did not answer with TLS within 10 seconds") as caught:
+        await ask(HttpClient(Connections(connect=connect)), Target.parse("https://model.test/v1"))
+    assert (caught.value.timed_out, caught.value.cure) == (True, "Is its URL http://?")
+
+
 @pytest.mark.parametrize(
     ("answer", "says"), [(b"\x15\x03\x01\x00\x02\x02\x46", "answers with TLS only"), (b"", "without an answer")]
 )
