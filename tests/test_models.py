@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -228,6 +229,23 @@ def test_keys_are_read_from_the_environment_and_shown_nowhere(tmp_path: Path) ->
         assert other.asked[-1][1] == ""
 
 
+def test_a_connection_is_ready_before_the_first_request(tmp_path: Path) -> None:
+    """A backend is connected to as soon as the server runs, if the connection is worth keeping; nothing is sent on it."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(30)
+        (tmp_path / "turntape.toml").write_text(
+            f'[backends.mine]\nspec = "chat+http://127.0.0.1:{listening.getsockname()[1]}/v1"\nidle-timeout = 50\n'
+            '[models.m]\nbackend = "mine"\n[models.down]\nbackend = "responses+ws://127.0.0.1:9/v1"\n'
+        )
+        with turntape("serve", "--store", "memory", folder=tmp_path) as server:
+            connection, _ = listening.accept()
+            assert server.stop() == 0
+            connection.settimeout(30)
+            assert connection.recv(1) == b""
+            connection.close()
+            assert "WARNING" not in server.errors
+
+
 def test_an_agent_never_sees_the_keys_of_backends(tmp_path: Path) -> None:
     """The variables that keys were read from are taken out of what an agent inherits; the others are not."""
     agent = tmp_path / "agent.py"
@@ -236,6 +254,7 @@ def test_an_agent_never_sees_the_keys_of_backends(tmp_path: Path) -> None:
     )
     (tmp_path / "turntape.toml").write_text(
         '[backends.mine]\nspec = "vllm"\nkey-env = "MINE"\n[models.m]\nbackend = "mine"\nfallback = "cerebras"\n'
+        "[backends.cerebras]\nidle-connections = 0\n"  # no connection is opened ahead
     )
     ended = subprocess.run(
         [sys.executable, "-m", "turntape", "record", "--out", "f", "--store", "memory", "--", sys.executable, agent],

@@ -19,6 +19,12 @@ _ALERT = re.compile(r"ALERT|UNSUPPORTED|NO_|HANDSHAKE_FAILURE")
 
 IS_PLAIN = "Is its URL http://?"
 
+WORTH_S = 10.0
+"""A connection that is kept for less is not opened ahead: servers at home are near, and soon close it."""
+
+SETTLE_S = 1.0
+"""How long after a handshake the server's tickets are waited for."""
+
 CHECK = "Check that it runs and that its URL is right."
 
 Connect = Callable[[str, int], Awaitable[trio.abc.Stream]]
@@ -114,6 +120,23 @@ class Connections:
             await trio.aclose_forcefully(stream)
         return None
 
+    async def warm(self, target: Target) -> None:
+        """Open a connection for the next request, unless one is there or would be kept for a moment only.
+
+        Raises:
+            HttpError: there is none to be had.
+        """
+        if self._idle.get(target.origin) or not self.n_idle or self.idle_s < WORTH_S:
+            return
+        stream = await self.open(target)
+        try:
+            if isinstance(stream, trio.SSLStream) and not await _settles(stream):
+                raise HttpError("closed the connection before it was used")
+        except BaseException:
+            await trio.aclose_forcefully(stream)
+            raise
+        await self.push(target, stream)
+
     async def push(self, target: Target, stream: trio.abc.Stream) -> None:
         kept = self._idle.setdefault(target.origin, [])
         kept.append((trio.current_time(), stream))
@@ -139,6 +162,16 @@ class Connections:
         for kept in idle.values():
             for _, stream in kept:
                 await trio.aclose_forcefully(stream)
+
+
+async def _settles(stream: trio.SSLStream[trio.abc.Stream]) -> bool:
+    """Read what comes behind the handshake: TLS 1.3 sends tickets, and what can be read would count as an end."""
+    with trio.move_on_after(SETTLE_S) as scope:
+        try:
+            await stream.receive_some(1)
+        except trio.BrokenResourceError:
+            return False
+    return scope.cancelled_caught
 
 
 def _is_spent(stream: trio.abc.Stream) -> bool:

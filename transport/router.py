@@ -11,7 +11,7 @@ from attrs import define, evolve, field, frozen
 from turntape.core.seam import StartSample
 from turntape.core.wire import ReasoningSettings
 
-from .backends.base import Backend, BackendError, Batch
+from .backends.base import Backend, BackendError, Batch, Warmable
 from .health import Health, find_backend_error, is_failure
 from .log import line
 from .truncating import Truncator
@@ -19,6 +19,9 @@ from .truncating import Truncator
 logger = logging.getLogger(__name__)
 
 CLOSE_S = 10.0  # what closing a backend that a new table does not name may take
+
+N_WARMED = 8
+"""Connections that are opened ahead at once."""
 
 ANY = "*"
 """The name of the route for every model that has none of its own."""
@@ -182,6 +185,15 @@ class Router:
             return self._tried(start, route)
         return self._asked(start, route)
 
+    async def warm(self) -> None:
+        """Connect to every backend that can be connected to ahead. One that cannot be reached is a line for debugging:
+        whoever asks for it hears why."""
+        room = trio.CapacityLimiter(N_WARMED)
+        async with trio.open_nursery() as nursery:
+            for upstream in self.table.upstreams:
+                if isinstance(upstream.backend, Warmable):
+                    nursery.start_soon(_warm, upstream, upstream.backend, room)
+
     async def aclose(self) -> None:
         for upstream in self.table.upstreams:
             await upstream.close()
@@ -227,6 +239,14 @@ class Router:
                 break
         assert error is not None
         raise error from None
+
+
+async def _warm(upstream: Upstream, backend: Warmable, room: trio.CapacityLimiter) -> None:
+    async with room, upstream.in_use():
+        try:
+            await backend.warm()
+        except Exception as exc:  # noqa: BLE001 - nobody has asked for anything yet
+            logger.debug("backend %s: no connection ahead: %s", upstream.name, line(str(exc)))
 
 
 def _may_answer_elsewhere(error: BackendError) -> bool:

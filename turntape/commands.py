@@ -137,17 +137,15 @@ async def _serve(
     async with open_router(model, tables) as (router, upstreams), open_store(model.store) as store:
         _warn(tables, upstreams)
         new_session: Callable[[], SessionLike] = Session
-        beside: Callable[[], Awaitable[None]] | None = None
         if recording:
             new_session = recording.session
-            beside = partial(_watch, recording, for_agent=bool(agent))
         served = Served(
             listen=listen,
             keys=keys,
             new_session=new_session,
             backend=router,
             store=store,
-            beside=beside,
+            beside=partial(_beside, router, recording, for_agent=bool(agent)),
             reload=partial(reload, model, router, upstreams, tables.path),
         )
 
@@ -184,11 +182,13 @@ async def _serve(
         return await run(served, started=started, task=run_agent if agent else None)
 
 
-async def _watch(recording: NewRecording, *, for_agent: bool) -> None:
+async def _beside(router: Router, recording: NewRecording | None, *, for_agent: bool) -> None:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(recording.keep_flushed)
-        if for_agent:
-            nursery.start_soon(recording.say_if_nobody_comes)
+        nursery.start_soon(router.warm)
+        if recording:
+            nursery.start_soon(recording.keep_flushed)
+            if for_agent:
+                nursery.start_soon(recording.say_if_nobody_comes)
 
 
 def announce(

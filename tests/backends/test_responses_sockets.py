@@ -38,6 +38,15 @@ async def test_only_what_a_socket_takes_is_sent() -> None:
         assert server.requests == [(1, {"type": "response.create", "model": "m", "store": False, "input": [message]})]
 
 
+async def test_a_socket_that_was_opened_ahead_is_used() -> None:
+    """The first conversation finds it, whatever its handshake cost."""
+    async with answering(completed()) as (server, backend):
+        await backend.warm()
+        assert (server.n_connections, server.requests) == (1, [])
+        assert text_of(await said(Playing(backend), ask("hi"))) == "hello"
+        assert [number for number, _ in server.requests] == [1]
+
+
 async def test_an_aged_connection_is_replaced() -> None:
     """An upstream that takes nothing more on a connection gets the whole conversation on a new one."""
     limit = [error(400, "websocket_connection_limit_reached")]

@@ -1,6 +1,8 @@
 """The streaming HTTP client: connections, time limits, and answers that are not answers."""
 
+import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -287,6 +289,60 @@ async def test_tls() -> None:
                 await ask(HttpClient(), target)
             await client.aclose()
             nursery.cancel_scope.cancel()
+
+
+async def test_a_connection_that_was_opened_ahead_is_used(autojump_clock: trio.testing.MockClock) -> None:
+    """The first request finds one, if it comes in time; a second is not opened beside it."""
+    async with serving(answering(DONE)) as (server, client):
+        client.connections.idle_s = 50.0
+        await client.connections.warm(TARGET)
+        await client.connections.warm(TARGET)
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.n_connections == 1
+        assert await ask(client) == [b"[DONE]"]
+        assert server.on_connection == [1]
+
+
+@pytest.mark.parametrize("limits", [{"idle_s": IDLE_S}, {"idle_s": 50.0, "n_idle": 0}])
+async def test_no_connection_is_opened_ahead_that_would_not_be_kept(limits: dict[str, float]) -> None:
+    """Neither for the few seconds after which servers at home close it, nor where none is kept."""
+    async with serving(answering(DONE)) as (server, client):
+        for name, value in limits.items():
+            setattr(client.connections, name, value)
+        await client.connections.warm(TARGET)
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.n_connections == 0
+
+
+async def test_a_connection_opened_ahead_takes_its_tickets() -> None:
+    """OpenSSL's servers send tickets behind the handshake, which are no sign that the connection has ended."""
+    authority = trustme.CA()
+    theirs, ours = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
+    authority.issue_cert("127.0.0.1").configure_cert(theirs)
+    authority.configure_trust(ours)
+    n_accepted = 0
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            nonlocal n_accepted
+            while True:
+                try:
+                    accepted = listening.accept()[0]
+                except OSError:
+                    return
+                n_accepted += 1
+                with theirs.wrap_socket(accepted, server_side=True) as stream:
+                    if stream.recv(65536):
+                        stream.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+        threading.Thread(target=serve, daemon=True).start()
+        target = Target.parse(f"https://127.0.0.1:{listening.getsockname()[1]}/v1")
+        client = HttpClient(Connections(ours, idle_s=50.0))
+        with trio.fail_after(10):
+            await client.connections.warm(target)
+            assert await ask(client, target) == []
+            assert n_accepted == 1
+            await client.aclose()
 
 
 async def test_https_to_a_server_without_tls_is_said() -> None:

@@ -134,6 +134,38 @@ async def test_nothing_stands_between_a_lone_backend_and_its_reader() -> None:
     assert backend.starts[0] is asked
 
 
+# --- connections ahead ------------------------------------------------------------------------------------
+
+
+async def test_every_backend_is_connected_to_ahead(caplog: pytest.LogCaptureFixture) -> None:
+    """Once each; one that cannot be reached keeps no other from it, and is no warning."""
+    warmed: list[str] = []
+
+    class Near(Model):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
+        async def warm(self) -> None:
+            warmed.append(self.name)
+            if self.name == "down":
+                raise DOWN
+
+    caplog.set_level(logging.DEBUG)
+    down = upstream(Near("down"), "down")
+    routes = (
+        Route(name="a", upstream=down, fallbacks=(Route(name="b", upstream=upstream(Near("b"))),)),
+        Route(name="c", upstream=down),
+        Route(name="d", upstream=upstream(saying("a model file needs none"))),
+    )
+    router = Router(table(*routes))
+    await router.warm()
+    assert sorted(warmed) == ["b", "down"]
+    [record] = caplog.records
+    assert (record.levelname, record.getMessage()) == ("DEBUG", f"backend down: no connection ahead: {DOWN}")
+    assert down.n_running == 0
+
+
 # --- fallback -------------------------------------------------------------------------------------------
 
 

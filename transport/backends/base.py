@@ -1,7 +1,7 @@
 """What a model server looks like from here: a sample is asked for, batches of increments come out on demand."""
 
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import trio
 
@@ -33,6 +33,15 @@ class BackendError(Exception):
     ) -> None:
         super().__init__(message)
         self.code, self.status, self.param, self.retry_after = code, status, param, retry_after
+
+
+@runtime_checkable
+class Warmable(Protocol):
+    """A backend that can connect before it is asked for anything."""
+
+    async def warm(self) -> None:
+        """Have a connection ready for the next sample, if that is worth it. Raises any ``Exception`` if there is none."""
+        ...
 
 
 class Backend(Protocol):

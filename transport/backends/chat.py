@@ -186,6 +186,10 @@ class ChatBackend:
         except HttpError as exc:
             raise way.refusals.failed(exc) from None
 
+    async def warm(self) -> None:
+        """See ``Warmable``."""
+        await self.client.connections.warm(self.target)
+
     async def aclose(self) -> None:
         await self.client.aclose()
 

@@ -163,6 +163,13 @@ class ResponsesBackend:
         except HttpError as exc:
             raise self._refusals.failed(exc) from None
 
+    async def warm(self) -> None:
+        """See ``Warmable``."""
+        if self._sockets is not None:
+            await self._sockets.warm()
+        else:
+            await self.client.connections.warm(self.target)
+
     async def aclose(self) -> None:
         if self._sockets is not None:
             await self._sockets.aclose()

@@ -74,6 +74,10 @@ class Sockets:
             self._room.release()
             raise
 
+    async def warm(self) -> None:
+        """Have one ready, without use. Raises as ``take``."""
+        await self.give_back(await self.take(None), keep=True)
+
     async def reopen(self, socket: Socket) -> None:
         """A new connection in place of one that ended. Raises as ``take``; ``socket`` is to be given back all the same."""
         await socket.client.drop()

@@ -160,6 +160,10 @@ class TokensBackend:
             raise self._refusals.failed(exc) from None
         return Probe(server.name, renderer.name, renderer.notes)
 
+    async def warm(self) -> None:
+        """See ``Warmable``."""
+        await self.client.connections.warm(self._target("/"))
+
     async def aclose(self) -> None:
         await self.client.aclose()
 
