@@ -221,6 +221,8 @@ class LlamaCppReader:
     def read(self, event: dict[str, Any]) -> Chunk:
         if event.get("error"):
             return Chunk(failure=event)
+        if "prompt_progress" in event:
+            return Chunk()  # of a prefill; its one token, 0, was not sampled
         text = event.get("content")
         text = text if isinstance(text, str) else ""
         if event.get("stop") is not True:
