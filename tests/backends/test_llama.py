@@ -108,6 +108,17 @@ async def test_text_with_counts(path: Path) -> None:
     assert usage_of(increments).input_tokens > 10
 
 
+@pytest.mark.parametrize("n_slots", [1, 2])
+async def test_a_model_that_babbles_ends_with_its_window(path: Path, n_slots: int) -> None:
+    """Without a limit in the request an answer ends where its window does, as one that reached a limit."""
+    async with loaded(path, n_ctx=256, n_slots=n_slots) as backend:
+        increments = await said(backend, start("Count from 1 to 1000, with commas.", max_output_tokens=None))
+    assert isinstance(increments[-1], Finish)
+    assert increments[-1].reason == "length"
+    usage = usage_of(increments)
+    assert 250 <= usage.input_tokens + usage.output_tokens <= 256
+
+
 async def test_required_call_c73(path: Path) -> None:
     """A call that is required comes, of a tool that was offered, with arguments that match its schema."""
     async with loaded(path) as backend:
