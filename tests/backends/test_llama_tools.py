@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from turntape.core.seam import Arguments, Increment, Text, ToolCall
 from turntape.core.tools import ToolChoice
 from turntape.core.wire import structure_create
+from turntape.transport.backends.call_reader import CallReader, Patterns
 from turntape.transport.backends.chat_dialect import DEFAULT
 from turntape.transport.backends.chat_tools import Offer
-from turntape.transport.backends.llama_tools import CallReader, in_words, rules, without_tools
+from turntape.transport.backends.llama_tools import in_words, rules, without_tools
+from turntape.transport.backends.model_families import families
 
 LOOKUP = {"type": "function", "name": "lookup", "description": "Looks up.", "parameters": {"type": "object"}}
 PATCH = {"type": "custom", "name": "patch"}
@@ -31,7 +33,7 @@ OFFER = offer(LOOKUP, PATCH)
 def read(*pieces: str) -> list[tuple[str, ...]]:
     """What is found: texts as ("text", ...), calls as ("call", name, arguments)."""
     ids = (f"call_{n}" for n in itertools.count())
-    reader = CallReader(OFFER.names, lambda: next(ids))
+    reader = CallReader(OFFER.names, lambda: next(ids), Patterns.of(families()["hermes"]))
     increments: list[Increment] = [i for piece in pieces for i in reader.feed(piece)]
     increments += reader.end()
     found: list[tuple[str, ...]] = []

@@ -84,7 +84,7 @@ class DialectError(ValueError):
     """The table cannot be used; the text names the row or preset, the key and the cure."""
 
 
-def _exact_converter() -> cattrs.Converter:
+def exact_converter() -> cattrs.Converter:
     converter = cattrs.Converter(forbid_extra_keys=True)
     for primitive in (str, bool, int):
         converter.register_structure_hook(primitive, lambda value, type_: expect(value, type_))
@@ -101,7 +101,7 @@ def _exact_converter() -> cattrs.Converter:
     return converter
 
 
-_converter = _exact_converter()
+_converter = exact_converter()
 _ROW_KEYS = {"name", "backend", "models", "extends", "source", "confidence"}
 
 

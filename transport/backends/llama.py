@@ -13,14 +13,17 @@ from turntape.core.seam import Increment, StartSample, Text
 from turntape.core.wire import ResponseCreate
 
 from .base import BackendError, Batch
+from .call_reader import CallReader, Patterns
 from .chat_dialect import Dialect
 from .chat_errors import Refusals
 from .chat_stream import ChunkReader
 from .chat_tools import ToolNames, request_fields
 from .llama_engine import Engine, EngineError, EngineSettings
 from .llama_file import ModelFile
-from .llama_tools import OPEN, CallReader, Rules, in_words, rules, without_tools
+from .llama_tools import OPEN, Rules, in_words, rules, without_tools
 from .messages import Rendered, Renderer
+from .model_families import DEFAULT, families
+from .template_variables import Variables, variables
 
 DIALECT = Dialect(name="llama", reasoning_in="reasoning_content")
 
@@ -39,6 +42,7 @@ class LlamaBackend:
     Args:
         path: a GGUF file.
         settings: its window, its threads and so on. A window wider than the model's own is cut to it.
+        variables: what the model's chat template is told besides, by name.
         new_call_id: makes the ids of tool calls.
 
     Attributes:
@@ -50,6 +54,7 @@ class LlamaBackend:
 
     path: Path = field(converter=Path)
     settings: EngineSettings = field(factory=EngineSettings)
+    variables: Variables = field(factory=dict, kw_only=True)
     new_call_id: Callable[[], str] = field(default=_new_call_id, repr=False)
     model: ModelFile = field(init=False)
     models: tuple[str, ...] = field(init=False)
@@ -167,6 +172,8 @@ class LlamaBackend:
                 settings[name] = value
         if request.reasoning is not None and request.reasoning.effort is not None:
             settings["reasoning_effort"] = request.reasoning.effort
+        if told := variables(self.model.chat_template, request, self.variables):
+            settings["chat_template_kwargs"] = told
         notes, tools = [], b""
         if self.model.takes_tools:
             tools = request_fields(rendered.offer, request.choice, DIALECT, request.parallel_tool_calls)
@@ -220,7 +227,8 @@ class AnswerReader:
 
     def __attrs_post_init__(self) -> None:
         self._chunks = ChunkReader(self.names, DIALECT, self.refusals, self.new_call_id)
-        self._calls = CallReader(self.names, self.new_call_id) if self.rules.reads_calls else None
+        hermes = Patterns.of(families()[DEFAULT])
+        self._calls = CallReader(self.names, self.new_call_id, hermes) if self.rules.reads_calls else None
 
     @property
     def failure(self) -> BackendError | None:

@@ -8,18 +8,15 @@ llama.cpp samples under a grammar (LLGuidance's Lark), so that what stands betwe
 was offered, with arguments that match its schema.
 """
 
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
-from attrs import define, field, frozen
+from attrs import frozen
 
-from turntape.core.seam import Arguments, Increment, Text, ToolCall
 from turntape.core.tools import ToolChoice
 
-from .chat_tools import Offer, ToolNames, key_of
-from .custom_input import CustomInput
+from .chat_tools import Offer, key_of
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _OUTPUT_OPEN, _OUTPUT_CLOSE = "<tool_response>", "</tool_response>"
@@ -31,13 +28,6 @@ You can call the tools below. To call one, write a line of this form and end you
 The arguments are a JSON object that matches the tool's parameters. The output of the call comes in the next message,
 between {_OUTPUT_OPEN} and {_OUTPUT_CLOSE}.
 """
-
-_HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)')
-_TAIL = re.compile(r"\s*\}\s*" + CLOSE)
-MAX_HEAD = 256
-"""Characters in which a call must have named its tool; ours."""
-MAX_TAIL = len(CLOSE) + 16
-"""Characters in which a call must end after its arguments; ours."""
 
 
 # --- the prompt -----------------------------------------------------------------------------------------
@@ -159,121 +149,3 @@ def _closed(schema: dict[str, Any]) -> dict[str, Any]:
 def _compact(schema: dict[str, Any]) -> str:
     """The schema, for JSON without blanks: small models like to fill their window with them."""
     return orjson.dumps({**schema, "x-guidance": {"whitespace_flexible": False}}).decode()
-
-
-# --- the answer -----------------------------------------------------------------------------------------
-
-
-@define(eq=False)
-class CallReader:
-    """Finds calls in text that comes in pieces. What is no call after all stays text, marks included.
-
-    Args:
-        new_call_id: makes the id of a call.
-    """
-
-    names: ToolNames
-    new_call_id: Callable[[], str]
-    _state: str = "text"
-    _held: str = ""
-    _skips_blanks: bool = False  # those around calls are no message
-    _decoder: CustomInput | None = None
-    _depth: int = 0
-    _in_string: bool = False
-    _escaped: bool = False
-    _out: list[Increment] = field(factory=list)
-
-    def feed(self, text: str) -> tuple[Increment, ...]:
-        self._held += text
-        while getattr(self, f"_{self._state}")():
-            pass
-        out, self._out = self._out, []
-        return tuple(out)
-
-    def end(self) -> tuple[Increment, ...]:
-        """Nothing more comes: what was held back."""
-        held, self._held = self._held, ""
-        if self._state == "head":
-            self._say(OPEN + held)
-        elif self._state == "text" or (self._state == "tail" and not ("}" + CLOSE).startswith("".join(held.split()))):
-            self._say(held)
-        elif self._decoder is not None and (rest := self._decoder.end()):
-            self._out.append(Arguments(rest))
-        out, self._out = self._out, []
-        return tuple(out)
-
-    def _say(self, text: str) -> None:
-        if self._skips_blanks:
-            text = text.lstrip()
-        if text:
-            self._skips_blanks = False
-            self._out.append(Text(text))
-
-    # Each state takes what it can from what is held, and says whether the next one may go on.
-
-    def _text(self) -> bool:
-        before, mark, after = self._held.partition(OPEN)
-        if mark:
-            self._say(before)
-            self._held, self._state = after, "head"
-            return True
-        kept = next((n for n in range(min(len(OPEN) - 1, len(before)), 0, -1) if OPEN.startswith(before[-n:])), 0)
-        self._say(before[: len(before) - kept])
-        self._held = before[len(before) - kept :]
-        return False
-
-    def _head(self) -> bool:
-        head = _HEAD.match(self._held)
-        if head and head.end() <= MAX_HEAD and CLOSE not in head[0]:
-            key = self.names.key(head[1])
-            self._out.append(ToolCall(self.new_call_id(), key.name, key.namespace, key.custom))
-            self._decoder = CustomInput() if key.custom else None
-            self._held, self._state = self._held[head.end() :], "arguments"
-            self._skips_blanks = True
-            self._depth, self._in_string, self._escaped = 0, False, False
-            return True
-        if len(self._held) > MAX_HEAD or CLOSE in self._held:
-            self._say(OPEN)
-            self._state = "text"
-            return True
-        return False
-
-    def _arguments(self) -> bool:
-        end = self._object_end()
-        text, self._held = (self._held, "") if end is None else (self._held[:end], self._held[end:])
-        decoded = text if self._decoder is None else self._decoder.feed(text)
-        if decoded:
-            self._out.append(Arguments(decoded))
-        if end is None:
-            return False
-        if self._decoder is not None and (rest := self._decoder.end()):
-            self._out.append(Arguments(rest))
-        self._decoder, self._state = None, "tail"
-        return True
-
-    def _tail(self) -> bool:
-        tail = _TAIL.match(self._held)
-        if tail and tail.end() <= MAX_TAIL:
-            self._held, self._state = self._held[tail.end() :], "text"
-            return True
-        if len(self._held) > MAX_TAIL:
-            self._state = "text"
-            return True
-        return False
-
-    def _object_end(self) -> int | None:
-        """Where the object that the arguments are ends in what is held."""
-        for at, c in enumerate(self._held):
-            if self._escaped:
-                self._escaped = False
-            elif self._in_string:
-                self._escaped, self._in_string = c == "\\", c != '"'
-            elif c == '"':
-                self._in_string = True
-            elif c in "{[":
-                self._depth += 1
-            elif c in "}]":
-                self._depth -= 1
-                if self._depth == 0:
-                    return at + 1
-        return None

@@ -11,7 +11,8 @@ class ThinkTags:
     Only a content that begins with the tag is taken apart: later in a text it may be what the text is about.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, opening: str = OPEN, closing: str = CLOSE) -> None:
+        self._open, self._close = opening, closing
         self._state = "start"  # then "opened", "thinking", "gap" and "text"; without a tag "text" at once
         self._held = ""
 
@@ -28,16 +29,17 @@ class ThinkTags:
         said: list[Increment] = []
         if self._state == "start":
             rest = self._held.lstrip()
-            if rest.startswith(OPEN):
-                self._state, self._held = "opened", rest[len(OPEN) :]
-            elif not OPEN.startswith(rest):
+            if rest.startswith(self._open):
+                self._state, self._held = "opened", rest[len(self._open) :]
+            elif not self._open.startswith(rest):
                 self._state = "text"
         if self._state == "opened" and (rest := self._held.lstrip()):
             self._state, self._held = "thinking", rest
         if self._state == "thinking":
-            thought, tag, rest = self._held.partition(CLOSE)
-            self._held = rest if tag else thought[len(thought) - _overlap(thought) :]
-            thought = thought if tag else thought[: len(thought) - _overlap(thought)]
+            thought, tag, rest = self._held.partition(self._close)
+            n_kept = 0 if tag else _overlap(thought, self._close)
+            self._held = rest if tag else thought[len(thought) - n_kept :]
+            thought = thought[: len(thought) - n_kept]
             if thought:
                 said.append(Reasoning(thought))
             if tag:
@@ -58,6 +60,6 @@ class ThinkTags:
         return [Reasoning(held) if state == "thinking" else Text(held)]
 
 
-def _overlap(text: str) -> int:
-    """Characters at the end of ``text`` that may be the beginning of the closing tag."""
-    return next((n for n in range(min(len(text), len(CLOSE) - 1), 0, -1) if CLOSE.startswith(text[-n:])), 0)
+def _overlap(text: str, tag: str) -> int:
+    """Characters at the end of ``text`` that may be the beginning of ``tag``."""
+    return next((n for n in range(min(len(text), len(tag) - 1), 0, -1) if tag.startswith(text[-n:])), 0)

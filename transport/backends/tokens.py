@@ -20,6 +20,8 @@ from .answer_events import MAX_ANSWER_BYTES
 from .base import BackendError, Batch
 from .chat import DRAIN_S, MAX_ERROR_BYTES
 from .chat_errors import Refusals
+from .model_families import families
+from .template_variables import Variables
 from .tokens_base import Prompt, TokenRenderer, Turn
 from .tokens_files import FilesSource, ModelFilesError, check_folder
 from .tokens_harmony import HarmonyRenderer
@@ -68,6 +70,8 @@ class TokensBackend:
         tokenizer: the vocabulary of gpt-oss; None to load it when it is first needed.
         tokenizer_path: folder with tokenizer.json and the chat template of any other model. None behind llama.cpp, which
             has both itself.
+        family: how a model with a chat template writes its calls: a name of ``families()``; "" to see it in the template.
+        variables: what the chat template is told besides, by name.
 
     Raises:
         ValueError: an argument cannot be used; the text repeats neither URL nor key.
@@ -81,6 +85,8 @@ class TokensBackend:
     client: HttpClient = field(factory=HttpClient, repr=False, kw_only=True)
     tokenizer: Tokenizer | None = field(default=None, repr=False, kw_only=True)
     tokenizer_path: Path | None = field(default=None, kw_only=True)
+    family: str = field(default="", kw_only=True)
+    variables: Variables = field(factory=dict, kw_only=True)
     new_call_id: Callable[[], str] = field(default=_new_call_id, repr=False, kw_only=True)
     _base: str = field(init=False, repr=False)
     _where: str = field(init=False)
@@ -95,6 +101,8 @@ class TokensBackend:
             raise ValueError(f"the kind of server must be auto, {', '.join(SERVERS)}, not {self.server[:64]!r}")
         if self.renderer not in RENDERERS:
             raise ValueError(f"the renderer must be {', '.join(RENDERERS)}, not {self.renderer[:64]!r}")
+        if self.family and self.family not in families():
+            raise ValueError(f"the family must be one of {', '.join(families())}, not {self.family[:64]!r}")
         if self.tokenizer_path is not None:
             check_folder(self.tokenizer_path)
         if "?" in self.url:
@@ -199,7 +207,9 @@ class TokensBackend:
                 return HarmonyRenderer(self.tokenizer or await load_harmony(), self.new_call_id)
             except NoVocabulary as exc:
                 raise BackendError(f"The backend at {self._where} needs a vocabulary. {exc}", status=500) from None
-        renderer = TemplateRenderer(await self._source(found), self.new_call_id)
+        renderer = TemplateRenderer(
+            await self._source(found), self.new_call_id, told_family=self.family, told_variables=self.variables
+        )
         await renderer.check()
         return renderer
 
@@ -279,4 +289,5 @@ def _ask(start: StartSample, prompt: Prompt, turn: Turn, n_sampled: int) -> Ask:
         {name: value for name, value in set_by_client.items() if value is not None},
         prompt.stop_ids,
         turn.schema,
+        prompt.marks,
     )

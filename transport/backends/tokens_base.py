@@ -62,6 +62,7 @@ class Prompt:
 
     Attributes:
         pieces: ids as JSON numbers, commas between.
+        marks: texts that mean something to the reader, and may be special tokens.
         first: how sampling begins if not freely.
     """
 
@@ -70,6 +71,7 @@ class Prompt:
     speech: Speech = field(repr=False)
     stop_ids: Sequence[int] = ()
     first: Turn = Turn(())
+    marks: Sequence[str] = ()
 
 
 class TokenRenderer(Protocol):

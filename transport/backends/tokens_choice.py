@@ -41,7 +41,7 @@ class Choice:
         choice = request.choice
         only = None if choice.only is None else frozenset(choice.only)
         allowed = {
-            names.wire[key_of(tool)]: CUSTOM_PARAMETERS if tool.custom else tool.parameters or {"type": "object"}
+            names.wire[key_of(tool)]: parameters_of(tool)
             for tool in tools
             if choice.mode != "none" and (only is None or tool.name in only)
         }
@@ -53,6 +53,11 @@ class Choice:
             schema = {"type": "object"}
         denied = frozenset(names.wire[key_of(tool)] for tool in tools) - allowed.keys()
         return cls(allowed, denied, choice.mode == "required" and bool(allowed), schema)
+
+
+def parameters_of(tool: Tool) -> Mapping[str, Any]:
+    """Schema of the arguments of the function that a tool is to the model."""
+    return CUSTOM_PARAMETERS if tool.custom else tool.parameters or {"type": "object"}
 
 
 def custom_description(tool: Tool) -> str:

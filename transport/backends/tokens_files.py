@@ -12,7 +12,7 @@ import trio
 from attrs import define, field, frozen
 
 from .base import BackendError
-from .tokens_source import Decoder
+from .tokens_source import Decoder, Shape, Told
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -58,6 +58,7 @@ class FilesSource:
     _plain: "Tokenizer" = field(repr=False)  # the same without added tokens
     _spelt: re.Pattern[str] = field(repr=False)  # a marker in a message
     _broken: re.Pattern[str] = field(repr=False)  # the same in a prompt, where it stands broken
+    adapts: bool = False
 
     @classmethod
     async def load(cls, folder: Path) -> "FilesSource":
@@ -121,17 +122,19 @@ class FilesSource:
             re.compile(f"({broken})"),
         )
 
-    async def text(self, messages: Sequence[Any], tools: Sequence[bytes]) -> str:
+    async def text(self, messages: Sequence[Any], tools: Sequence[bytes], told: Told) -> str:
         import jinja2
 
         try:
-            return self._compiled.render(
-                messages=[self._message(each) for each in messages],
-                tools=[self._quoted(orjson.loads(each)) for each in tools] or None,
-                documents=None,
-                add_generation_prompt=True,
+            variables = {
                 **self._specials,
-            )
+                **told.variables,
+                "messages": [self._message(each, told.shape) for each in messages],
+                "tools": [self._quoted(orjson.loads(each)) for each in tools] or None,
+                "documents": None,
+                "add_generation_prompt": True,
+            }
+            return self._compiled.render(variables)
         except (jinja2.TemplateError, TypeError, ValueError, KeyError, IndexError, AttributeError) as exc:
             reason = str(exc).replace(BREAK, "")[:MAX_REASON]
             raise BackendError(
@@ -146,11 +149,15 @@ class FilesSource:
             return await trio.to_thread.run_sync(self._encode, text)
         return self._encode(text)
 
+    def token(self, text: str) -> int | None:
+        found = self._tokenizer.token_to_id(text)
+        return None if found is None else int(found)
+
     def decoder(self) -> Decoder | None:
         return FilesDecoder(self._tokenizer)
 
-    def _message(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """As templates expect it: arguments as objects, a text where there is none."""
+    def _message(self, message: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+        """As templates expect it: arguments as objects, most often, and a text where there is none."""
         content = message.get("content") or ""
         if not isinstance(content, str):
             raise BackendError(
@@ -162,10 +169,13 @@ class FilesSource:
         told: dict[str, Any] = {**message, "content": content}
         if calls := message.get("tool_calls"):
             told["content"] = content.rstrip()  # the template ends the line before a call itself
-            told["tool_calls"] = [
-                {**call, "function": {**call["function"], "arguments": orjson.loads(call["function"]["arguments"])}}
-                for call in calls
-            ]
+            if shape.null_content and not told["content"]:
+                told["content"] = None
+            if not shape.text_arguments:
+                told["tool_calls"] = [
+                    {**call, "function": {**call["function"], "arguments": orjson.loads(call["function"]["arguments"])}}
+                    for call in calls
+                ]
         quoted: dict[str, Any] = self._quoted(told)
         return quoted
 

@@ -22,6 +22,7 @@ class Ask:
         settings: temperature and such, under their OpenAI names, as far as the client set them.
         stop_ids: sampling ends with any of these.
         schema: JSON Schema that everything sampled must match, or None.
+        marks: texts that are to be shown though they may be special tokens.
     """
 
     model: str
@@ -30,6 +31,7 @@ class Ask:
     settings: Mapping[str, float]
     stop_ids: Sequence[int] = ()
     schema: Mapping[str, Any] | None = None
+    marks: Sequence[str] = ()
 
     def body(self, prompt_field: str, rest: Mapping[str, Any]) -> tuple[bytes, ...]:
         return b'{"' + prompt_field.encode() + b'":[', b",".join(self.prompt), b"]," + orjson.dumps(rest)[1:]
@@ -258,6 +260,8 @@ class LlamaCpp:
         }
         if ask.schema is not None:
             rest["json_schema"] = ask.schema
+        if ask.marks:
+            rest["preserved_tokens"] = list(ask.marks)  # without it a special token has no text
         return ask.body("prompt", rest)
 
     def reader(self) -> Reader:

@@ -6,8 +6,27 @@ from typing import Any, Protocol
 import orjson
 from attrs import field, frozen
 
+from .template_variables import Variables
+
 Ask = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 """POSTs an object to a path of the server; its answer."""
+
+
+@frozen
+class Shape:
+    """How a template takes the calls of the history: their arguments as JSON text or as an object, and a content that is
+    none, rather than empty, where an assistant only calls."""
+
+    text_arguments: bool = False
+    null_content: bool = False
+
+
+@frozen
+class Told:
+    """What a template is told besides messages and tools."""
+
+    variables: Variables = field(factory=dict)
+    shape: Shape = Shape()
 
 
 class Decoder(Protocol):
@@ -29,7 +48,11 @@ class Source(Protocol):
         template: the template itself, to see what it knows.
         stop_ids: tokens that end the model's turn; empty where the server knows them and shows no text for them.
         notes: what people should know of it, in sentences.
+        adapts: it gives messages the shape that the template takes.
     """
+
+    @property
+    def adapts(self) -> bool: ...
 
     @property
     def template(self) -> str: ...
@@ -40,7 +63,7 @@ class Source(Protocol):
     @property
     def notes(self) -> tuple[str, ...]: ...
 
-    async def text(self, messages: Sequence[Any], tools: Sequence[bytes]) -> str:
+    async def text(self, messages: Sequence[Any], tools: Sequence[bytes], told: Told) -> str:
         """The prompt for chat messages and for tools, each of these as JSON. Raises ``BackendError``."""
         ...
 
@@ -50,6 +73,10 @@ class Source(Protocol):
         Args:
             is_first: it is the prompt's beginning.
         """
+        ...
+
+    def token(self, text: str) -> int | None:
+        """The id of a token that is written so; None if there is none, or nobody needs to know."""
         ...
 
     def decoder(self) -> Decoder | None:
@@ -65,9 +92,12 @@ class LlamaCppSource:
     template: str = field(repr=False)
     stop_ids: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+    adapts: bool = True
 
-    async def text(self, messages: Sequence[Any], tools: Sequence[bytes]) -> str:
+    async def text(self, messages: Sequence[Any], tools: Sequence[bytes], told: Told) -> str:
         asked: dict[str, Any] = {"messages": messages}
+        if told.variables:
+            asked["chat_template_kwargs"] = told.variables
         if tools:
             asked["tools"] = [orjson.Fragment(each) for each in tools]
         return str((await self.ask("/apply-template", asked)).get("prompt", ""))
@@ -76,6 +106,9 @@ class LlamaCppSource:
         asked = {"content": text, "add_special": is_first, "parse_special": True}
         tokens = (await self.ask("/tokenize", asked)).get("tokens")
         return [token for token in tokens if type(token) is int] if isinstance(tokens, list) else []
+
+    def token(self, text: str) -> int | None:
+        return None
 
     def decoder(self) -> Decoder | None:
         return None

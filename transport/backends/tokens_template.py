@@ -1,30 +1,45 @@
 """Models with a chat template: their own template makes the text, and only what is new becomes tokens."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import orjson
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from turntape.core.context import Context
 from turntape.core.rendering import Segment
-from turntape.core.seam import Increment, Reasoning, StartSample, Text
+from turntape.core.seam import Arguments, Increment, Reasoning, StartSample, Text, ToolCall
 from turntape.core.tools import Tool
 from turntape.core.wire import ResponseCreate
 
+from .base import BackendError
+from .call_reader import CallReader, Patterns
 from .chat_dialect import Dialect
-from .chat_tools import key_of
-from .llama_tools import OPEN, CallReader, in_words, without_tools
+from .chat_tools import ToolNames, key_of
+from .llama_tools import in_words, without_tools
 from .messages import Renderer
-from .think_tags import OPEN as THINK
+from .model_families import DEFAULT, Family, families, family_of
+from .template_variables import Variables, variables
 from .think_tags import ThinkTags
 from .tokens_base import Prompt, Turn
-from .tokens_choice import Choice
-from .tokens_source import Decoder, Source
+from .tokens_choice import Choice, parameters_of
+from .tokens_source import Decoder, Shape, Source, Told
 from .tokens_spoken import N_TAKES
 
 DIALECT = Dialect(name="template", reasoning_in="reasoning_content")
+
+_PROBED: Final = "look_at"
+_ARGUMENTS: Final = {"key": "a b", "n": 5}
+_PARAMETERS: Final = {
+    "type": "object",
+    "properties": {
+        "key": {"type": "string", "description": "A key."},
+        "n": {"type": "integer", "description": "A number."},
+    },
+    "required": ["key", "n"],
+}
+"""A call that the template is to write, to see how it does."""
 
 
 @frozen(eq=False)
@@ -71,7 +86,12 @@ class TemplateRenderer:
     The template gets all messages each time and gives the whole text, for it may look at all of it; where the text goes on
     from one whose tokens are known, only the rest is turned into tokens.
 
+    Args:
+        told_family: the name of the model's family; "" to see it in the template.
+        told_variables: what the template is told besides.
+
     Attributes:
+        family: how the model writes calls and reasoning.
         n_again: tokens that were known and had to be made again, since the template changed what went before.
     """
 
@@ -81,21 +101,31 @@ class TemplateRenderer:
     notes: tuple[str, ...] = ()
     n_encoded: int = 0
     n_again: int = 0
+    told_family: str = ""
+    told_variables: Variables = field(factory=dict)
     takes_tools: bool = field(init=False)
+    family: Family = field(init=False, repr=False)
+    _stop_ids: tuple[int, ...] = field(init=False, repr=False)
+    _shape: Shape = field(default=Shape(), init=False)
     messages: Renderer = field(factory=lambda: Renderer(DIALECT), init=False, repr=False)
     _prompts: WeakKeyDictionary[Context, Known] = field(factory=WeakKeyDictionary, init=False, repr=False)
     _said: WeakKeyDictionary[Context, list[Known]] = field(factory=WeakKeyDictionary, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         self.takes_tools = "tools" in self.source.template
+        named = families()[self.told_family or DEFAULT]
+        self.family = named if self.told_family or not self.takes_tools else family_of(self.source.template)
+        stops = (self.source.token(stop) for stop in self.family.stops)
+        self._stop_ids = tuple(dict.fromkeys([*self.source.stop_ids, *(each for each in stops if each is not None)]))
 
     async def check(self) -> None:
         """See whether the template lets a prompt grow, and note it if not. Raises ``BackendError``."""
         self.notes = self.source.notes
         question = {"role": "user", "content": "One?"}
         answer = {"role": "assistant", "content": "Two."}
-        first = await self.source.text([question], ())
-        second = await self.source.text([question, answer, {"role": "user", "content": "Three?"}], ())
+        told = Told(self.told_variables)
+        first = await self.source.text([question], (), told)
+        second = await self.source.text([question, answer, {"role": "user", "content": "Three?"}], (), told)
         if not second.startswith(first + "Two."):
             changed = (
                 "Its chat template writes an answer in the history otherwise than the model did, so each turn turns the "
@@ -104,7 +134,7 @@ class TemplateRenderer:
             self.notes += (changed,)
         elif "think" in self.source.template:
             thought = {**answer, "reasoning_content": "Hm-hm."}
-            if "Hm-hm." not in await self.source.text([question, thought, question], ()):
+            if "Hm-hm." not in await self.source.text([question, thought, question], (), told):
                 forgotten = (
                     "Its chat template leaves out what was thought before the last user's message, so such a message turns "
                     "the turn before it into tokens again, and the server reads it again."
@@ -114,6 +144,45 @@ class TemplateRenderer:
             self.notes += (
                 "Its chat template knows no tools; they are told in words, and calls are read from the text.",
             )
+        else:
+            await self._check_calls()
+
+    async def _check_calls(self) -> None:
+        """Find the shape in which the template writes a call as the model's family does, and note it if there is none."""
+        known = Told(self.told_variables)
+        shapes = [Shape(text, null) for null in (False, True) for text in (True, False)]
+        for shape in [Shape()] if self.source.adapts else shapes:
+            try:
+                before, after = await self._exchange(evolve(known, shape=shape))
+            except BackendError as exc:
+                if exc.status != 400:
+                    raise
+                continue
+            n_same = next((n for n, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), len(before))
+            reader = CallReader(ToolNames(), lambda: "call", Patterns.of(self.family), {_PROBED: _PARAMETERS})
+            read = [*reader.feed(after[n_same:]), *reader.end()]
+            names = [increment.name for increment in read if isinstance(increment, ToolCall)]
+            arguments = "".join(increment.text for increment in read if isinstance(increment, Arguments))
+            if names == [_PROBED] and _is_json(arguments, _ARGUMENTS):
+                self._shape = shape
+                return
+        unread = (
+            f"Its chat template writes no call in the history that is read as {self.family.name} writes them: calls may be "
+            "missed. Set family for its model, or use chat+URL."
+        )
+        self.notes += (unread,)
+
+    async def _exchange(self, told: Told) -> tuple[str, str]:
+        """Prompts with a tool, before and after it was called."""
+        question = {"role": "user", "content": "One?"}
+        function = {"name": _PROBED, "description": "Looks.", "parameters": _PARAMETERS}
+        call: dict[str, Any] = {"id": "call_0", "type": "function"}
+        call["function"] = {"name": _PROBED, "arguments": orjson.dumps(_ARGUMENTS).decode()}
+        output = {"role": "tool", "tool_call_id": "call_0", "content": "Two."}
+        tools = [orjson.dumps({"type": "function", "function": function})]
+        called = {"role": "assistant", "content": None, "tool_calls": [call]}
+        before = await self.source.text([question], tools, told)
+        return before, await self.source.text(self.family.with_ids([question, called, output]), tools, told)
 
     async def prompt(self, start: StartSample) -> Prompt:
         request = start.request
@@ -121,23 +190,34 @@ class TemplateRenderer:
         rendered = self.messages.render(start.context, tools)
         notes = [in_words(rendered.offer)] if tools and not self.takes_tools else []
         messages = orjson.loads(b"[" + rendered.messages([request.instructions or ""], notes) + b"]")
+        family = self.family
+        told = Told(variables(self.source.template, request, self.told_variables), self._shape)
         if self.takes_tools:
-            text = await self.source.text(messages, rendered.offer.encoded)
+            text = await self.source.text(family.with_ids(messages), rendered.offer.encoded, told)
         else:
-            text = await self.source.text(without_tools(messages), ())
+            text = await self.source.text(without_tools(messages), (), told)
         known = await self._known(start.context, text)
         choice = Choice.of(request, tools, rendered.offer.names)
-        begun, first = "", Turn((), choice.schema)
+        thinks = text.rstrip().endswith(family.think[0])
+        call, schema = "", choice.schema
         if choice.must_call:
-            begun = OPEN
-            first = Turn(tuple(await self._tokens(begun, is_first=False)), _call_schema(choice))
-        calls = CallReader(rendered.offer.names, self.new_call_id) if tools else None
-        speech = TemplateSpeech(self._keeper(start.context, known), calls, begun, first.ids, self.source)
-        if text.rstrip().endswith(THINK) and not begun:
-            speech.thinks()
-        return Prompt(
-            [link.segment.encoded for link in known.links()], known.n_tokens, speech, self.source.stop_ids, first
-        )
+            call, name = family.begun(choice.allowed)
+            schema = family.schema(choice.allowed, name)
+        thought = f"{family.think[1]}\n\n" if thinks and (choice.must_call or schema is not None) else ""
+        first = Turn(tuple(await self._tokens(thought + call, is_first=False)), schema)
+        calls: CallReader | None = None
+        if tools:
+            schemas = {rendered.offer.names.wire[key_of(tool)]: parameters_of(tool) for tool in tools}
+            calls = CallReader(rendered.offer.names, self.new_call_id, Patterns.of(family), schemas)
+        tags = ThinkTags(*family.think)
+        if thinks and not thought:
+            tags.feed(family.think[0])
+        elif choice.must_call or thought:
+            tags.stop()
+        keep = self._keeper(start.context, known)
+        speech = TemplateSpeech(keep, calls, thought + call, call, first.ids, self.source, self._stop_ids, tags)
+        pieces = [link.segment.encoded for link in known.links()]
+        return Prompt(pieces, known.n_tokens, speech, self._stop_ids, first, family.marks)
 
     async def _known(self, context: Context, text: str) -> Known:
         """Tokens of ``text``: those that are known, and those of the rest."""
@@ -181,51 +261,38 @@ def _offered(request: ResponseCreate, tools: Sequence[Tool]) -> tuple[Tool, ...]
     return tuple(tool for tool in unique if choice.only is None or tool.name in choice.only)
 
 
-def _call_schema(choice: Choice) -> dict[str, Any]:
-    """Of a call to one of the allowed tools, its name first."""
-    calls = [
-        {
-            "type": "object",
-            "properties": {"name": {"const": name}, "arguments": schema},
-            "required": ["name", "arguments"],
-            "additionalProperties": False,
-        }
-        for name, schema in choice.allowed.items()
-    ]
-    return calls[0] if len(calls) == 1 else {"anyOf": calls}
+def _is_json(text: str, value: object) -> bool:
+    try:
+        return bool(orjson.loads(text) == value)
+    except orjson.JSONDecodeError:
+        return False
 
 
 @define(eq=False)
 class TemplateSpeech:
-    """See ``Speech``: reasoning between think tags, calls between tool call tags, and text."""
+    """See ``Speech``: reasoning and calls between the marks of the model's family, and text."""
 
     _keep: Callable[[str, Sequence[int]], None] = field(repr=False)
     _calls: CallReader | None
-    _begun: str
+    _begun: str  # by us, all of it
+    _begun_call: str  # the part of it that the call begins with
     _begun_ids: Sequence[int]
     _source: Source = field(repr=False)
+    _stop_ids: Sequence[int] = field(repr=False)
+    _tags: ThinkTags = field(repr=False)
     ended: bool = False
     turn: Turn | None = None
     n_reasoning: int = 0
-    _tags: ThinkTags = field(factory=ThinkTags, repr=False)
     _texts: list[str] = field(factory=list)
     _ids: list[int] = field(factory=list)
     _is_end: bool = False  # the last id shows no text: it ended the turn
     _decoder: Decoder | None = field(init=False, repr=False)
-    _stop_ids: frozenset[int] = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         self._decoder = self._source.decoder()
-        self._stop_ids = frozenset(self._source.stop_ids)
-
-    def thinks(self) -> None:
-        """The prompt has opened the reasoning."""
-        self._tags.feed(THINK)
 
     def resume(self) -> list[Increment]:
-        if self._begun:
-            self._tags.stop()
-        return self._read([Text(self._begun)] if self._begun else [])
+        return self._read([Text(self._begun_call)] if self._begun_call else [])
 
     def feed(self, ids: Sequence[int], text: str) -> list[Increment]:
         if self._decoder is not None:
