@@ -269,7 +269,10 @@ def test_failures_of_every_shape(event: dict[str, Any], code: str, status: int) 
 
 def test_answers_that_are_not_whole() -> None:
     """A stream that ends without a terminal event has failed, also after text."""
-    assert "empty" in str(failing())
+    assert "sent an empty answer." in str(failing())
+    assert "events (1) that hold no response; check what it speaks" in str(
+        failing({"choices": [{"delta": {"content": "x"}}]})
+    )
     assert "without saying" in str(failing(ev("output_text.delta", delta="x")))
     assert "call_id" in str(failing(done("f", "function_call", name="lookup"), end()))
 

@@ -277,6 +277,23 @@ async def test_a_server_that_takes_no_ids_is_named() -> None:
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize(
+    ("media_type", "says"),
+    [
+        ("text/html", "answered with a web page; check its URL"),
+        ("application/json", "answered with application/json, in which there is no event"),
+    ],
+)
+async def test_an_answer_that_is_no_stream_is_named_by_what_came(media_type: str, says: str) -> None:
+    """What stands at the URL may answer everything with 200."""
+    async with trio.open_nursery() as nursery:
+        agent = Agent("vllm", nursery)
+        agent.server.play = lambda prompt, schema, voice: Reply([b"{}"], headers=[("content-type", media_type)])
+        _, error = await failure(Playing(agent.backend))
+        assert says in str(error)
+        nursery.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize("arguments", [{"server": "ollama"}, {"renderer": "jinja"}, {"key": "a b"}])
 def test_arguments_that_cannot_be_used(arguments: dict[str, str]) -> None:
     """A wrong argument is an error at once."""

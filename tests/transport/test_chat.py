@@ -670,6 +670,10 @@ async def test_a_failure_in_the_stream(chunks: list[Any], code: str, message: st
         (Reply([sse(chunk(content="a"))]), "without saying that it is finished"),
         (Reply([DONE]), "empty answer"),
         (Reply([]), "empty answer"),
+        (
+            Reply([sse({"type": "response.created"}, {"type": "response.output_text.delta", "delta": "a"})]),
+            "empty answer: events (2) that hold no chat completion; check what it speaks there",
+        ),
         (Reply([sse(calls(call(0, "1", None, "{}")), chunk("tool_calls")), DONE]), "call without a name"),
         (Reply([b"<html>"], headers=[("content-type", "text/html; charset=utf-8")]), "web page; check its URL"),
         (

@@ -24,7 +24,7 @@ class AnswerEvents:
     """The events of one answer.
 
     Args:
-        speaks: the field of ``WHOLE`` that is expected.
+        speaks: the field of ``WHOLE`` that is expected; "" for token ids, which always come as a stream.
     """
 
     response: Response
@@ -43,7 +43,7 @@ class AnswerEvents:
             HttpError: the exchange failed.
             BackendError: what came is no answer.
         """
-        if self.media_type == "application/json":
+        if self.media_type == "application/json" and self.speaks:
             whole = await self.response.body(MAX_ANSWER_BYTES)
             self._check(whole)
             return [whole] if whole else None
@@ -76,4 +76,5 @@ class AnswerEvents:
 
     @property
     def _cure(self) -> str:
-        return f"check that its URL is right and that it speaks {WHOLE[self.speaks][0]} there: turntape doctor"
+        does = f"speaks {WHOLE[self.speaks][0]}" if self.speaks else "streams token ids"
+        return f"check that its URL is right and that it {does} there: turntape doctor"

@@ -167,6 +167,23 @@ class Refusals:
         """The server did something that makes no whole answer. ``what`` completes "The backend at HOST ..."."""
         return BackendError(f"The backend at {self.where} {what}.", code=code, status=502)
 
+    def unfinished(self, n_events: int, speaks: str, *, has_output: bool) -> BackendError:
+        """The answer ended too early.
+
+        Args:
+            n_events: that came.
+            speaks: the protocol that they should be of.
+            has_output: they held some of an answer.
+        """
+        if has_output:
+            return self.broken("ended its answer without saying that it is finished")
+        if not n_events:
+            return self.broken("sent an empty answer")
+        events = f"events ({n_events})"
+        return self.broken(
+            f"sent an empty answer: {events} that hold no {speaks}; check what it speaks there with turntape doctor"
+        )
+
     def too_long(self, what: str) -> BackendError:
         """The prompt did not fit, though the server did not say so."""
         message = f"The backend at {self.where} {what}."

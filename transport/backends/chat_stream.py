@@ -134,9 +134,7 @@ class ChunkReader:
             raise self.failure
         self._say_held()
         if self.finish_reason is None and not (self.done and self._has_output):
-            raise self.refusals.broken(
-                "ended its answer without saying that it is finished" if self._has_output else "sent an empty answer"
-            )
+            raise self.refusals.unfinished(self._n_events, "chat completion", has_output=self._has_output)
         self._end_call()
         waiting, self._waiting = self._waiting, []
         for entry in waiting:

@@ -156,9 +156,8 @@ class EventReader:
         if self.failure is not None:
             raise self.failure
         if self.finish_reason is None:
-            raise self.refusals.broken(
-                "ended its answer without saying that it is finished" if self._items else "sent an empty answer"
-            )
+            has_output = bool(self._items) or self.response_id is not None
+            raise self.refusals.unfinished(self._n_events, "response", has_output=has_output)
         return (*self._taken(), Finish(self.finish_reason, self._usage))
 
     def _taken(self) -> tuple[Increment, ...]:

@@ -16,7 +16,7 @@ from ..http_client import HttpClient, Response
 from ..http_connections import HttpError
 from ..http_target import Target
 from ..tokenizers import NoVocabulary, load_harmony
-from .answer_events import MAX_ANSWER_BYTES
+from .answer_events import MAX_ANSWER_BYTES, AnswerEvents
 from .base import BackendError, Batch
 from .chat import DRAIN_S, MAX_ERROR_BYTES
 from .chat_errors import Refusals
@@ -136,8 +136,9 @@ class TokensBackend:
                         raise await self._refusal(response)
                     if n == 0:
                         yield ()
+                    answer = AnswerEvents(response, self._refusals, "")
                     batch = sampling.begin(server, resumes=n > 0 or bool(turn.ids))
-                    while not sampling.is_over and (events := await _events(response, sampling)) is not None:
+                    while not sampling.is_over and (events := await _events(answer, sampling)) is not None:
                         batch += sampling.feed(events)
                         if batch and not sampling.is_over:
                             yield tuple(batch)
@@ -268,10 +269,10 @@ class TokensBackend:
         return self._refusals.refused(response.status, response.headers, body)
 
 
-async def _events(response: Response, sampling: Sampling) -> list[bytes] | None:
+async def _events(answer: AnswerEvents, sampling: Sampling) -> list[bytes] | None:
     """Events of one read; None at the end. Raises ``HttpError`` if that comes before the answer's."""
     try:
-        return await response.events()
+        return await answer.read()
     except HttpError:
         if sampling.reason is None:
             raise
