@@ -287,7 +287,7 @@ PROVIDERS: dict[str, Provider] = {
     "vllm": VLLM,
     "sglang": SGLANG,
     "llamacpp": Provider(
-        fields=USUAL | {"reasoning_effort"},
+        fields=USUAL | {"reasoning_effort", "return_progress"},
         remembers="reasoning_content",
         counts_reasoning="",
         overflow=_any(

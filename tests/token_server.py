@@ -3,6 +3,7 @@
 As a program, ``python tests/token_server.py PORT [KIND]`` serves the lab script on loopback and prints ``READY PORT``.
 """
 
+import itertools
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ import chat_server
 import h11
 import orjson
 import trio
-from attrs import define, field
+from attrs import define, evolve, field
 from chat_server import DONE, ChatServer, Reply, Step, refusing, sse
 
 from turntape.core.harmony import CALL, CHANNEL, CONSTRAIN, END, END_OF_TEXT, MESSAGE, RETURN, START
@@ -36,6 +37,15 @@ KINDS = ("vllm", "sglang", "llamacpp")
 @cache
 def vocabulary() -> Vocabulary:
     return read_harmony()
+
+
+def with_progress(request: dict[str, Any], reply: Reply) -> Reply:
+    """llama.cpp's answer, with what it says of a prefill if that was asked for: a token that nobody sampled is in it."""
+    if not request.get("return_progress") or reply.status != 200:
+        return reply
+    progress = {"total": 9, "cache": 0, "processed": 9, "time_ms": 1}
+    said = sse({"content": "", "tokens": [0], "stop": False, "prompt_progress": progress})
+    return evolve(reply, steps=itertools.chain([said], reply.steps))
 
 
 def marked(text: str) -> list[int]:
@@ -243,7 +253,7 @@ class TokenServer(ChatServer):
                 template = "{{ '<|start|>assistant<|channel|>analysis' }}"
                 return Reply([orjson.dumps({"chat_template": template, "model_path": "m.gguf"})], headers=json)
             case "llamacpp", "/completion":
-                return self._sample(request["prompt"], request.get("json_schema"))
+                return with_progress(request, self._sample(request["prompt"], request.get("json_schema")))
         return refusing(404, {"detail": "Not Found"})(request)
 
     def _sample(self, prompt: list[int], schema: dict[str, Any] | None) -> Reply:

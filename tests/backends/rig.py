@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 import trio
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from turntape.core.seam import Usage
 from turntape.transport.backends.base import Backend
@@ -104,6 +104,18 @@ class Garbage:
 Step = Say | Think | Call | End | Wait | Hang | Cut | Fail | Overflow | Garbage
 LAST = End | Hang | Cut | Fail | Overflow | Garbage
 Turn = Sequence[Step]
+
+
+@define(eq=False)
+class Turns:
+    """One turn for each request; the last one again and again."""
+
+    turns: Sequence[Turn]
+    n_taken: int = 0
+
+    def take(self) -> Turn:
+        self.n_taken += 1
+        return self.turns[min(self.n_taken, len(self.turns)) - 1]
 
 
 def pieces(text: str, n: int) -> list[str]:

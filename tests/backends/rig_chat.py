@@ -1,46 +1,18 @@
 """The chat backend as a rig: steps become chunks of a chat-completions server over memory streams."""
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import Any
 
 import chat_server
 import orjson
 import trio
-from backends.rig import (
-    Asked,
-    Call,
-    Cut,
-    End,
-    Fail,
-    Garbage,
-    Hang,
-    Overflow,
-    Playing,
-    Say,
-    Think,
-    Turn,
-    Wait,
-    ended,
-    pieces,
-)
-from chat_server import CUT, DONE, HANG, ChatServer, Reply, chunk, refusing, sse
+from backends.rig import Asked, Call, End, Say, Think, Turn, Turns, ended, pieces
+from backends.rig_served import ServedRig, client_of, trouble
+from chat_server import DONE, ChatServer, Reply, chunk, sse
 
 from turntape.core.seam import Usage
+from turntape.transport.backends.base import Backend
 from turntape.transport.backends.chat import ChatBackend
-from turntape.transport.http_client import HttpClient
-from turntape.transport.http_connections import Connections
-
-
-def reply_of(turn: Turn) -> Reply:
-    match turn:
-        case [Fail(status, code, message, retry_after), *_]:
-            headers = {"retry_after": retry_after} if retry_after else {}
-            return refusing(status, {"error": {"message": message, "code": code, "type": "error"}}, **headers)({})
-        case [Overflow(), *_]:
-            message = "This model's maximum context length is 8192 tokens. However, you requested 9000 tokens."
-            return refusing(400, {"error": {"message": message, "type": "BadRequestError", "code": 400}})({})
-    return Reply(_steps(turn))
 
 
 def _steps(turn: Turn) -> Iterator[chat_server.Step]:
@@ -63,18 +35,8 @@ def _steps(turn: Turn) -> Iterator[chat_server.Step]:
                 if usage is not None:
                     yield sse(_usage(usage))
                 yield DONE
-            case Wait(seconds):
-                yield seconds
-            case Hang():
-                yield HANG
-            case Cut():
-                yield CUT
-            case Fail(status, _, message):
-                yield sse({"error": {"message": message, "code": status, "type": "error"}})
-            case Garbage():
-                yield b"data: <nonsense>\n\n"
-            case Overflow():
-                raise AssertionError("an overflow is a refusal: the first step")
+            case _:
+                yield trouble(step)
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
@@ -95,25 +57,12 @@ def asked_of(request: dict[str, Any]) -> Asked:
     return Asked(orjson.dumps(request["messages"]).decode(), choice, offered, schema)
 
 
-class ChatRig:
-    virtual_time = True
-    where, key = "model.test", "hunter2-hunter2"
-    cannot: ClassVar[dict[str, str]] = {}
-
-    @asynccontextmanager
-    async def playing(self, *turns: Turn) -> AsyncIterator[Playing]:
-        asked: list[Asked] = []
-        left = [*turns]
-
+class ChatRig(ServedRig):
+    async def begin(self, nursery: trio.Nursery, turns: Turns, asked: list[Asked]) -> tuple[ChatServer, Backend]:
         def script(request: dict[str, Any]) -> Reply:
             asked.append(asked_of(request))
-            return reply_of(left.pop(0) if len(left) > 1 else left[0])
+            turn = turns.take()
+            return self.refusal(turn) or Reply(_steps(turn))
 
-        async with trio.open_nursery() as nursery:
-            server = ChatServer(nursery, script)
-            backend = ChatBackend(
-                f"http://{self.where}/v1", self.key, client=HttpClient(Connections(connect=server.connect))
-            )
-            yield Playing(backend, asked, server.gone)
-            await backend.aclose()
-            nursery.cancel_scope.cancel()
+        server = ChatServer(nursery, script)
+        return server, ChatBackend(f"http://{self.where}/v1", self.key, client=client_of(server))

@@ -23,6 +23,7 @@ from backends.rig import (
     Say,
     Think,
     Turn,
+    Turns,
     Wait,
     ended,
     pieces,
@@ -50,7 +51,7 @@ OVERFLOW = {
 class Player:
     """Answers as xllamacpp's server object does: in the thread that calls it."""
 
-    turns: list[Turn]
+    turns: Turns
     token: trio.lowlevel.TrioToken
     playing: Playing | None = None
     asked: list[Asked] = field(factory=list)
@@ -58,7 +59,7 @@ class Player:
     def handle_chat_completions(self, body: bytes, put: Callback) -> None:
         asked = asked_of(orjson.loads(body))
         self.asked.append(asked)
-        turn = self.turns.pop(0) if len(self.turns) > 1 else self.turns[0]
+        turn = self.turns.take()
         if asked.mode == "required" and not isinstance(turn[0], Call):
             turn = [Call(min(asked.tools), "{}")]  # as the grammar makes it
         for said in self._says(turn):
@@ -132,7 +133,7 @@ class LlamaRig:
 
     @asynccontextmanager
     async def playing(self, *turns: Turn) -> AsyncIterator[Playing]:
-        player = Player([*turns], trio.lowlevel.current_trio_token())
+        player = Player(Turns(turns), trio.lowlevel.current_trio_token())
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "model.gguf")
             file.write_bytes(gguf(LLAMA))

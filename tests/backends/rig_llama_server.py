@@ -1,6 +1,6 @@
 """The chat and the tokens backend before a real llama.cpp server with a real model, as rigs."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -8,7 +8,7 @@ import orjson
 import trio
 from attrs import define, field
 from backends import steering
-from backends.rig import Cut, Fail, Hang, Playing, Turn
+from backends.rig import Cut, Fail, Hang, Playing, Turn, Turns
 from llama_server import LlamaServer
 
 from turntape.transport.backends.chat import ChatBackend
@@ -76,7 +76,7 @@ class Play:
 
     server: LlamaServer
     nursery: trio.Nursery
-    left: list[Turn]
+    turns: Turns
     gone: trio.Event = field(factory=trio.Event)
     _lives: trio.Event = field(factory=trio.Event)
     _own: HttpClient = field(factory=HttpClient)
@@ -104,7 +104,7 @@ class Play:
         [value] = [line.split()[1] for line in lines if line.startswith(f"llamacpp:{name} ")]
         return int(value)
 
-    async def n_tokens(self, text: str) -> list[int]:
+    async def ids(self, text: str) -> list[int]:
         return list(orjson.loads(await self.ask("/tokenize", {"content": text}))["tokens"])
 
     async def steer(self, path: str, headers: Headers, body: bytes) -> tuple[Headers, bytes]:
@@ -112,11 +112,11 @@ class Play:
         await self._lives.wait()
         if not steering.is_steered(path):
             return headers, body
-        turn = self.left.pop(0) if len(self.left) > 1 else self.left[0]
+        turn = self.turns.take()
         if isinstance(turn[0], Fail):
             assert turn[0].status == 401
             return tuple((k, "Bearer another" if k == "Authorization" else v) for k, v in headers), body
-        ids = await self.n_tokens(steering.text_of(turn))
+        ids = await self.ids(steering.text_of(turn))
         changed = steering.steered(orjson.loads(body), turn, n_ctx=self.server.n_ctx, eos=EOS, ids=ids)
         if isinstance(turn[-1], Hang):
             self.nursery.start_soon(self._see_who_leaves)
@@ -149,7 +149,8 @@ def is_busy(slot: dict[str, Any]) -> bool:
 
 @define(eq=False)
 class LlamaServerRig:
-    """
+    """One of the two backends with this server.
+
     Attributes:
         kind: "chat" or "tokens".
         play: the last one, for cases of this server alone.
@@ -157,28 +158,26 @@ class LlamaServerRig:
 
     kind: str
     server: LlamaServer
+    cannot: Mapping[str, str] = field(init=False)
+    key: str = field(init=False)
     virtual_time: bool = False
     where: str = "127.0.0.1"
     play: Play | None = None
 
-    @property
-    def key(self) -> str:
-        return self.server.key
-
-    @property
-    def cannot(self) -> dict[str, str]:
-        return CANNOT_CHAT if self.kind == "chat" else CANNOT_TOKENS
+    def __attrs_post_init__(self) -> None:
+        self.cannot = CANNOT_CHAT if self.kind == "chat" else CANNOT_TOKENS
+        self.key = self.server.key
 
     @asynccontextmanager
     async def playing(self, *turns: Turn) -> AsyncIterator[Playing]:
         async with trio.open_nursery() as nursery:
-            play = self.play = Play(self.server, nursery, [*turns])
-            client = SteeredClient(steer=play.steer)
-            backend: ChatBackend | TokensBackend
-            if self.kind == "chat":
-                backend = ChatBackend(self.server.url, self.key, preset="llamacpp", client=client)
-            else:
-                backend = TokensBackend(self.server.url, key=self.key, client=client)
+            play = self.play = Play(self.server, nursery, Turns(turns))
+            backend = self.backend(self.server.url, SteeredClient(steer=play.steer))
             yield Playing(backend, gone=play.gone, gone_s=GONE_S)
             await backend.aclose()
             nursery.cancel_scope.cancel()
+
+    def backend(self, url: str, client: HttpClient) -> ChatBackend | TokensBackend:
+        if self.kind == "chat":
+            return ChatBackend(url, self.key, preset="llamacpp", client=client)
+        return TokensBackend(url, key=self.key, client=client)

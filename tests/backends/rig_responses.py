@@ -9,29 +9,14 @@ import orjson
 import trio
 import trio.testing
 from attrs import define, evolve
-from backends.rig import (
-    Asked,
-    Call,
-    Cut,
-    End,
-    Fail,
-    Garbage,
-    Hang,
-    Overflow,
-    Playing,
-    Say,
-    Step,
-    Think,
-    Turn,
-    Wait,
-    ended,
-    pieces,
-)
+from backends.rig import Asked, Call, End, Fail, Playing, Say, Step, Think, Turn, Turns, ended, pieces
 from backends.rig_scripted import Watched, script_of
-from chat_server import CUT, HANG, ChatServer, Reply, refusing, sse
+from backends.rig_served import ServedRig, client_of, trouble
+from chat_server import ChatServer, Reply, sse
 from serving import Server
 
 from turntape.core.seam import Usage
+from turntape.transport.backends.base import Backend
 from turntape.transport.backends.responses import ResponsesBackend
 from turntape.transport.backends.responses_upstreams import UNKNOWN, Upstream
 from turntape.transport.backends.scripted import ScriptedBackend
@@ -95,30 +80,22 @@ def as_function(step: Step) -> Step:
     return evolve(step, arguments=arguments, custom=False, namespace=None)
 
 
-class PlainRig:
+class PlainRig(ServedRig):
     """A server that knows functions alone and leaves out what it can: no created, no numbers, no [DONE]."""
 
-    virtual_time = True
-    where, key = "model.test", KEY
-    cannot: ClassVar[dict[str, str]] = {}
+    overflow: ClassVar[dict[str, Any]] = {
+        "message": "The input exceeds the context window of this model.",
+        "code": "context_length_exceeded",
+    }
 
-    @asynccontextmanager
-    async def playing(self, *turns: Turn) -> AsyncIterator[Playing]:
-        asked: list[Asked] = []
-        left = [*turns]
-
+    async def begin(self, nursery: trio.Nursery, turns: Turns, asked: list[Asked]) -> tuple[ChatServer, Backend]:
         def script(request: dict[str, Any]) -> Reply:
             asked.append(asked_of(request))
-            return reply_of(left.pop(0) if len(left) > 1 else left[0])
+            turn = turns.take()
+            return self.refusal(turn) or Reply(_steps(ended(turn)))
 
-        async with trio.open_nursery() as nursery:
-            server = ChatServer(nursery, script)
-            backend = ResponsesBackend(
-                f"http://{self.where}/v1", self.key, client=HttpClient(Connections(connect=server.connect))
-            )
-            yield Playing(backend, asked, server.gone)
-            await backend.aclose()
-            nursery.cancel_scope.cancel()
+        server = ChatServer(nursery, script)
+        return server, ResponsesBackend(f"http://{self.where}/v1", self.key, client=client_of(server))
 
 
 def asked_of(request: dict[str, Any]) -> Asked:
@@ -126,17 +103,6 @@ def asked_of(request: dict[str, Any]) -> Asked:
     schema = ((request.get("text") or {}).get("format") or {}).get("schema")
     mode = request.get("tool_choice", "auto" if names else "none")
     return Asked(orjson.dumps(request["input"]).decode(), mode, names, schema)
-
-
-def reply_of(turn: Turn) -> Reply:
-    match turn:
-        case [Fail(status, code, message, retry_after), *_]:
-            headers = {"retry_after": retry_after} if retry_after else {}
-            return refusing(status, {"error": {"message": message, "code": code, "type": "error"}}, **headers)({})
-        case [Overflow(), *_]:
-            message = "The input exceeds the context window of this model."
-            return refusing(400, {"error": {"message": message, "code": "context_length_exceeded"}})({})
-    return Reply(_steps(ended(turn)))
 
 
 def _steps(turn: list[Step]) -> Iterator[chat_server.Step]:
@@ -162,18 +128,10 @@ def _steps(turn: list[Step]) -> Iterator[chat_server.Step]:
                 yield sse({"type": "response.output_item.done", "item": {**item, "arguments": arguments}})
             case End(reason, usage):
                 yield sse(_end(reason, usage))
-            case Wait(seconds):
-                yield seconds
-            case Hang():
-                yield HANG
-            case Cut():
-                yield CUT
             case Fail(_, code, message):
                 yield sse({"type": "error", "code": code, "message": message, "param": None})
-            case Garbage():
-                yield b"data: <nonsense>\n\n"
-            case Overflow():
-                raise AssertionError("an overflow is a refusal: the first step")
+            case _:
+                yield trouble(step)
 
 
 def _text(kind: str, text: str) -> dict[str, Any]:

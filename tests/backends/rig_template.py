@@ -1,21 +1,19 @@
 """A llama.cpp with a chat template, played: what it serves, and the tokens backend before it as a rig."""
 
-import re
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import orjson
 import trio
-from backends.rig import Call, Cut, End, Fail, Garbage, Hang, Overflow, Playing, Say, Think, Turn, Wait, ended, pieces
-from chat_server import CUT, HANG, ChatServer, Reply, Script, refusing, sse
+from backends.rig import Asked, Call, End, Fail, Say, Think, Turn, Turns, ended, pieces
+from backends.rig_served import ServedRig, client_of, trouble
+from chat_server import ChatServer, Reply, Script, sse
 from chat_server import Step as ServerStep
 from h11 import Connection, Request
-from token_server import instance
+from token_server import instance, with_progress
 
+from turntape.transport.backends.base import Backend
 from turntape.transport.backends.tokens import TokensBackend
-from turntape.transport.http_client import HttpClient
-from turntape.transport.http_connections import Connections
 
 EOS = 999
 
@@ -46,7 +44,7 @@ class LlamaCpp(ChatServer):
             case "/completion":
                 self.prompts.append(request["prompt"])
                 self.bodies.append(request)
-                return self.play(request)
+                return with_progress(request, self.play(request))
             case _:
                 raise AssertionError(self.paths[-1])
         return Reply([orjson.dumps(answer)], headers=(("content-type", "application/json"),))
@@ -95,52 +93,31 @@ def _steps(turn: Turn) -> Iterator[ServerStep]:
             case End(reason, usage):
                 counts = usage and (usage.input_tokens, usage.cached_tokens, usage.output_tokens)
                 yield over("limit" if reason == "length" else "eos", counts or (9, 0, 3))
-            case Wait(seconds):
-                yield seconds
-            case Hang():
-                yield HANG
-            case Cut():
-                yield CUT
-            case Fail(status, _, message):
-                yield sse({"error": {"message": message, "code": status, "type": "server_error"}})
-            case Garbage():
-                yield b"data: <nonsense>\n\n"
-            case Overflow():
-                raise AssertionError("an overflow is a refusal: the first step")
+            case _:
+                yield trouble(step)
 
 
-def reply_of(turn: Turn, schema: dict[str, Any] | None) -> Reply:
-    match turn:
-        case [Fail(status, code, message, retry_after), *_]:
-            headers = {"retry_after": retry_after} if retry_after else {}
-            return refusing(status, {"error": {"message": message, "code": status, "type": code}}, **headers)({})
-        case [Overflow(), *_]:
-            message = "the request exceeds the available context size, try increasing it"
-            return refusing(400, {"error": {"code": 400, "message": message, "type": "exceed_context_size_error"}})({})
-        case [Say(text), *_] if schema is not None and not re.match(r"\{", text):
-            return Reply(spoken(orjson.dumps(instance(schema)).decode()))
-    return Reply(_steps(turn))
-
-
-class TemplateRig:
-    virtual_time = True
-    where, key = "model.test", "hunter2-hunter2"
+class TemplateRig(ServedRig):
     cannot: ClassVar[dict[str, str]] = {
         "content_filter": "llama.cpp has no filter",
         "call_ids": "models with a template give calls no ids",
     }
+    overflow: ClassVar[dict[str, Any]] = {
+        "code": 400,
+        "message": "the request exceeds the available context size, try increasing it",
+        "type": "exceed_context_size_error",
+    }
 
-    @asynccontextmanager
-    async def playing(self, *turns: Turn) -> AsyncIterator[Playing]:
-        left = [*turns]
+    def error(self, fail: Fail) -> dict[str, Any]:
+        return {"message": fail.message, "code": fail.status, "type": fail.code}
 
+    async def begin(self, nursery: trio.Nursery, turns: Turns, asked: list[Asked]) -> tuple[ChatServer, Backend]:
         def play(request: dict[str, Any]) -> Reply:
-            return reply_of(left.pop(0) if len(left) > 1 else left[0], request.get("json_schema"))
+            turn, schema = turns.take(), request.get("json_schema")
+            match turn:
+                case [Say(text), *_] if schema is not None and not text.startswith("{"):
+                    return Reply(spoken(orjson.dumps(instance(schema)).decode()))
+            return self.refusal(turn) or Reply(_steps(turn))
 
-        async with trio.open_nursery() as nursery:
-            server = LlamaCpp(nursery, play, plain)
-            client = HttpClient(Connections(connect=server.connect))
-            backend = TokensBackend(f"http://{self.where}/v1", key=self.key, client=client)
-            yield Playing(backend, [], server.gone)
-            await backend.aclose()
-            nursery.cancel_scope.cancel()
+        server = LlamaCpp(nursery, play, plain)
+        return server, TokensBackend(f"http://{self.where}/v1", key=self.key, client=client_of(server))
