@@ -15,8 +15,9 @@ from .keys import BackendKey, find_key, key_doubts
 from .options import Model
 from .plan import PlannedBackend, PlannedRoute, plan
 from .probing import Probe, ProbeFailed
+from .slips import doubts
 from .specs import AT_FILE
-from .tables import ANY, Tables, doubts
+from .tables import ANY, Tables
 from .upstreams import Keyless, make_backend
 
 N_AT_ONCE = 8

@@ -30,7 +30,8 @@ from .options import EnvironmentFailed, Listen, Model, StoreSpec, default_store
 from .plan import PlannedBackend, plan
 from .recording import NewRecording
 from .serving import Address, Served, run
-from .tables import Tables, doubts
+from .slips import doubts
+from .tables import Tables
 from .upstreams import Upstreams
 
 logger = logging.getLogger(__name__)

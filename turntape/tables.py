@@ -34,9 +34,6 @@ ENGINE = ("window", "slots", "threads", "gpu-layers")
 
 RENDERERS = ("auto", "harmony", "template")
 
-EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra")
-"""Efforts that some provider knows. Others are passed on all the same: providers invent new ones."""
-
 
 class ConfigError(click.UsageError):
     """The configuration file cannot be used: exit code 2, as for a wrong flag."""
@@ -220,7 +217,7 @@ def _follow(tables: Tables, chain: tuple[str, ...], seen: set[str]) -> None:
     for name in tables.models[chain[-1]].fallback:
         if name == chain[0]:
             raise ConfigError(
-                f'{tables.path}: {_model_key(name)}: "fallback" leads back to where it began, {" → ".join((*chain, name))}: '
+                f'{tables.path}: {model_key(name)}: "fallback" leads back to where it began, {" → ".join((*chain, name))}: '
                 "the fallbacks of a fallback are asked too; leave one of these out"
             )
         if name in tables.models and name not in seen:
@@ -312,7 +309,7 @@ def _model(
     backends: Mapping[str, BackendTable],
     models: Mapping[str, Any],
 ) -> ModelTable:
-    where = _model_key(name)
+    where = model_key(name)
     _checked(path, where, entry, _MODEL)
     fallback = entry.get("fallback", [])
     names = (fallback,) if isinstance(fallback, str) else tuple(fallback)
@@ -326,23 +323,9 @@ def _model(
     return evolve(ModelTable(name=name, backend=spec, fallback=names), **rest)
 
 
-def _model_key(name: str) -> str:
+def model_key(name: str) -> str:
+    """A model's table, as a message names it."""
     return f'[models."{name}"]' if not NAME.fullmatch(name) or "." in name else f"[models.{name}]"
-
-
-def doubts(tables: Tables) -> list[str]:
-    """What in ``tables`` can be used and is probably a slip, each with where it stands and what was probably meant."""
-    found = list[str]()
-    for name, table in tables.models.items():
-        effort = table.reasoning_effort
-        if effort is not None and effort not in EFFORTS:
-            near = difflib.get_close_matches(effort.lower(), EFFORTS, n=1, cutoff=0.6)
-            cure = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(EFFORTS)}"
-            found.append(
-                f'{tables.path}: {_model_key(name)}: "reasoning-effort": {effort[:64]!r} is no effort that is known, and is '
-                f"sent as it is; {cure}"
-            )
-    return found
 
 
 def _spec(path: Path, where: str, key: str, text: str, backends: Mapping[str, BackendTable]) -> BackendSpec:
