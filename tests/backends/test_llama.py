@@ -21,6 +21,7 @@ from turntape.core.context import Context
 from turntape.core.seam import Arguments, Finish, Increment, StartSample, Text, ToolCall, Usage
 from turntape.core.wire import structure_create
 from turntape.transport.backends import llama as module
+from turntape.transport.backends import schema_bounds
 from turntape.transport.backends.base import BackendError
 from turntape.transport.backends.llama import LlamaBackend
 from turntape.transport.backends.llama_engine import EngineError, EngineSettings
@@ -243,6 +244,39 @@ async def test_schema_that_llama_cpp_cannot_take(path: Path) -> None:
         form = {"format": {"type": "json_schema", "name": "odd", "schema": ODD}}
         error = await failure(backend, start("Go.", text=form))
     assert (error.code, error.status, error.param) == ("invalid_prompt", 400, "text.format")
+
+
+async def test_schema_that_llama_cpp_would_take_all_memory_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays of too many items never reach llama.cpp: a tool loses its guarantee, and a format is refused."""
+    monkeypatch.setattr(schema_bounds, "MAX_ITEMS", 10)  # really so many would end the process, were they taken
+    items = {"type": "array", "items": {"type": "integer"}, "minItems": 4, "maxItems": 7}
+    schema = {"type": "object", "properties": {"a": items}, "required": ["a"]}
+    huge = {"type": "function", "name": "huge", "parameters": schema}
+    async with loaded(path) as backend:
+        asked = start("Go.", tools=[huge], tool_choice="required", max_output_tokens=200)
+        [call] = [i for i in await said(backend, asked) if isinstance(i, ToolCall)]
+        assert call.name == "huge"
+        form = {"format": {"type": "json_schema", "name": "huge", "schema": schema}}
+        error = await failure(backend, start("Go.", text=form))
+    assert (error.code, error.status, error.param) == ("invalid_prompt", 400, "text.format")
+
+
+@pytest.mark.parametrize(
+    ("schemas", "bounded"),
+    [
+        ([None, {}, {"type": "array"}], True),
+        ([{"maxItems": 99_999}], True),
+        ([{"maxItems": 10**9}], False),
+        ([{"minItems": 1e9}], False),
+        ([{"properties": {"a": {"items": [{"anyOf": [{"maxItems": 10**30}]}]}}}], False),
+        ([{"maxItems": 1000}] * 101, False),
+        ([{"properties": {"maxItems": {"type": "integer"}, "minItems": {"maxItems": 3}}}], True),
+        ([{"maxItems": None, "minItems": "x"}], True),
+    ],
+)
+def test_how_many_items_schemas_may_ask_for(schemas: list[Any], bounded: bool) -> None:
+    """All arrays of a request count together, wherever they stand."""
+    assert schema_bounds.is_bounded(schemas) is bounded
 
 
 async def test_image_for_a_model_that_reads_text(path: Path) -> None:

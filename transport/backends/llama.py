@@ -23,6 +23,7 @@ from .llama_file import ModelFile
 from .llama_tools import OPEN, Rules, in_words, rules, without_tools
 from .messages import Rendered, Renderer
 from .model_families import DEFAULT, families
+from .schema_bounds import is_bounded
 from .template_variables import Variables, variables
 
 DIALECT = Dialect(name="llama", reasoning_in="reasoning_content")
@@ -148,13 +149,17 @@ class LlamaBackend:
         """The rules to sample under; if llama.cpp does not take them, the next."""
         schema = _schema(request)
         begins = "{" if schema is not None and schema.get("type") == "object" else ""
+        is_strict = is_bounded([tool.parameters for tool in rendered.offer.tools])
+        if not is_bounded([schema]):
+            return
         if self.model.takes_tools:
-            yield Rules(begins="" if rendered.offer.encoded else begins)
+            if is_strict:
+                yield Rules(begins="" if rendered.offer.encoded else begins)
             return
         parallel = request.parallel_tool_calls is not False
-        strict = rules(rendered.offer, request.choice, schema, parallel=parallel)
+        strict = rules(rendered.offer, request.choice, schema, parallel=parallel, strict=is_strict)
         yield strict if strict.reads_calls else evolve(strict, begins=begins)
-        if strict.begins == OPEN:
+        if strict.begins == OPEN and is_strict:
             yield rules(rendered.offer, request.choice, schema, parallel=parallel, strict=False)
 
     def _body(self, request: ResponseCreate, rendered: Rendered, attempt: Rules) -> bytes:
