@@ -42,7 +42,7 @@ class Health:
     _n_failures: int = field(default=0, init=False)
     _pause_s: float = field(default=0.0, init=False)
     _paused_until: float = field(default=-math.inf, init=False)
-    _on_trial: bool = field(default=False, init=False)
+    _trial_until: float = field(default=-math.inf, init=False)
     _last: str = field(default="", init=False, repr=False)
 
     @property
@@ -73,14 +73,14 @@ class Health:
             self.answers()
         finally:
             if trial:
-                self._on_trial = False
+                self._trial_until = -math.inf
 
     def _admit(self) -> bool:
         """Let one request through; True if it is the trial of a backend that was left alone."""
         if not self.tripped:
             return False
         wait_s = self._paused_until - self.now()
-        if wait_s > 0 or self._on_trial:
+        if wait_s > 0 or self._trial_until > self.now():
             seconds = max(1, math.ceil(wait_s))
             raise BackendError(
                 f"The backend {self.name} failed {self._n_failures} times in a row and is left alone for now; it is "
@@ -89,7 +89,7 @@ class Health:
                 status=503,
                 retry_after=str(seconds),
             )
-        self._on_trial = True
+        self._trial_until = self.now() + LONGEST_PAUSE_S  # one that hangs does not keep the others out for longer
         return True
 
     def _failed(self, message: str, *, trial: bool) -> None:

@@ -35,6 +35,10 @@ class Target:
             raise ValueError("the URL holds a user name or password; give a key apart from the URL instead")
         if not parts.hostname:
             raise ValueError("the URL names no host; write http://HOST:PORT/v1")
+        try:
+            parts.hostname.encode("idna")  # as the socket module will
+        except UnicodeError:
+            raise ValueError("the URL's host is no name: write 1 to 63 characters between its dots") from None
         if parts.fragment:
             raise ValueError("the URL holds a fragment (#...); leave it out")
         if port == 0:

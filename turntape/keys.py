@@ -13,6 +13,9 @@ from turntape.transport.backends.dialects import preset_for, presets
 from .agents import BACKEND_KEY_VARIABLE
 from .plan import PlannedBackend
 
+MAX_BYTES = 1 << 20
+"""Of a file of keys; ours."""
+
 
 def read_keys(path: Path, *, option: str) -> tuple[str, ...]:
     """The keys in ``path``, one a line; blank lines and lines that begin with ``#`` are passed over.
@@ -21,12 +24,18 @@ def read_keys(path: Path, *, option: str) -> tuple[str, ...]:
         click.UsageError: the file cannot be read, holds none, or holds a line that cannot be a key.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        mode = path.stat().st_mode
+        with path.open("rb") as file:  # may be a pipe, such as <(...)
+            content = file.read(MAX_BYTES + 1)
+            mode = os.fstat(file.fileno()).st_mode
+        lines = content.decode().splitlines()
     except OSError as exc:
         raise click.UsageError(f"{option}: {path} cannot be read ({exc.strerror})") from exc
     except UnicodeDecodeError as exc:
         raise click.UsageError(f"{option}: {path} is not a text file: byte {exc.start} is not UTF-8") from exc
+    if len(content) > MAX_BYTES:
+        raise click.UsageError(
+            f"{option}: {path} is longer than {MAX_BYTES} bytes; it must hold keys alone, one a line"
+        )
     keys = []
     for number, line in enumerate(lines, start=1):
         key = line.strip()

@@ -1,14 +1,17 @@
 """Model servers that lie: what they send can spoil their own answer, and nothing else."""
 
 import json
+from pathlib import Path
 from typing import Any
 
+import click
 import orjson
 import pytest
 from backends.chat_asking import asking, said, start
 from chat_server import DONE, Reply, chunk, refusing, saying, sse, usage
 
 from turntape.core.seam import Finish, Usage
+from turntape.keys import MAX_BYTES, read_keys
 from turntape.transport.backends.base import BackendError
 from turntape.transport.backends.chat_errors import Refusals
 from turntape.transport.backends.chat_tools import ToolNames
@@ -16,6 +19,7 @@ from turntape.transport.backends.responses_errors import failure_in
 from turntape.transport.backends.responses_stream import EventReader
 from turntape.transport.backends.tokens_servers import LlamaCppReader, SglangReader, VllmReader
 from turntape.transport.http_connections import HttpError
+from turntape.transport.http_target import Target
 
 HUGE = [2**53 + 1, 2**63, 2**64 - 1, 10**30]
 
@@ -103,3 +107,20 @@ def test_a_status_that_is_none(status: int) -> None:
     """A status that HTTP does not have becomes 502."""
     assert Refusals("here").refused(min(status, 999), {}, b"").status == 502
     assert failure_in(Refusals("here"), {"type": "error", "status": status, "error": {"message": "m"}}).status == 502
+
+
+@pytest.mark.parametrize("host", ["a..b", ".x", "a" * 64, f"x.{'b' * 5000}.y"])
+def test_a_host_that_no_name_can_be(host: str) -> None:
+    """A host that the resolver cannot even be asked for is refused with the URL, not at the first request."""
+    with pytest.raises(ValueError, match="1 to 63 characters"):
+        Target.parse(f"http://{host}/v1")
+    assert Target.parse("http://models.example./v1").host == "models.example."
+
+
+def test_a_file_of_keys_without_an_end(tmp_path: Path) -> None:
+    """What is far too long to be keys is not read to its end."""
+    path = tmp_path / "keys"
+    path.write_bytes(b"key\n" * (MAX_BYTES // 4))
+    assert len(read_keys(path, option="--key-file")) == MAX_BYTES // 4
+    with pytest.raises(click.UsageError, match="longer than"):
+        read_keys(Path("/dev/zero"), option="--key-file")

@@ -298,6 +298,22 @@ async def test_only_one_trial_at_a_time(autojump_clock: trio.testing.MockClock) 
     assert scope.cancelled_caught, "the next trial was let through"
 
 
+async def test_a_trial_that_hangs_keeps_the_others_out_for_a_while_only(autojump_clock: trio.testing.MockClock) -> None:
+    """A trial that nobody answers is followed by another, long before it is given up."""
+    backend = Model([*[[DOWN]] * N_FAILURES, [(600.0, ())], HELLO])
+    routes = router(backend)
+    for _ in range(N_FAILURES):
+        await refusal(routes)
+    await trio.sleep(FIRST_PAUSE_S)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(batches, routes)
+        await trio.sleep(LONGEST_PAUSE_S - 0.1)
+        assert (await refusal(routes)).status == 503
+        await trio.sleep(0.1)
+        assert await text(routes)
+        nursery.cancel_scope.cancel()
+
+
 async def test_pauses_grow_and_are_bounded(autojump_clock: trio.testing.MockClock) -> None:
     """Each failed trial doubles the pause, up to its bound."""
     backend = failing(DOWN)
