@@ -189,6 +189,16 @@ def test_config_names_another_file(tmp_path: Path) -> None:
         ),
         ("[backends.a]\nspec = 'vllm'\nheaders = { X-Title = \"a\\nb\" }", "'X-Title' cannot be sent"),
         ("[backends.a]\nspec = 'vllm'\nheaders = { Host = 'b' }", "'Host' cannot be sent"),
+        ("[backends.a]\nspec = 'vllm'\nheaders = { Upgrade = 'b' }", "'Upgrade' cannot be sent"),
+        ("[models.a]\nfamily = 'llama'", '"family" is a string, it must be one of minimax-m2, '),
+        (
+            "[models.a]\ntemplate-variables = { tools = 5 }",
+            '"template-variables" is a table, it must be a table of strings',
+        ),
+        (
+            "[models.a]\ntemplate-variables = { a = [1] }",
+            '"template-variables" is a table, it must be a table of strings',
+        ),
         ("[backends.a]\nspec = 'vllm'\nanswer-timeout = 0", "it must be a number of seconds above 0"),
         ("[backends.a]\nspec = 'chat+http://u:sk-secret@h/v1'", "the URL holds a user name or key"),
         ('backend-key = "sk-secret"', "keys do not belong here"),
@@ -331,7 +341,8 @@ def test_the_tables_are_read_whole(tmp_path: Path) -> None:
         "headers = { X-Team = 'a' }\n"
         "connect-timeout = 1\nanswer-timeout = 2.5\nsilence-timeout = 3\nidle-connections = 4\nidle-timeout = 5\n"
         "[models.fast]\nbackend = 'gpu'\nmodel = 'openai/gpt-oss-120b'\ncontext-window = 131072\nmax-output = 4096\n"
-        "renderer = 'harmony'\ntemperature = 1\ntop-p = 0.9\nmax-output-tokens = 2048\nreasoning-effort = 'low'\n"
+        "renderer = 'template'\nfamily = 'glm-4'\ntemplate-variables = { enable_thinking = false, depth = 2 }\n"
+        "temperature = 1\ntop-p = 0.9\nmax-output-tokens = 2048\nreasoning-effort = 'low'\n"
         "fallback = ['slow', 'ollama']\n[models.slow]\n"
     )
     read = config.reread(Path("turntape.toml"))
@@ -354,7 +365,9 @@ def test_the_tables_are_read_whole(tmp_path: Path) -> None:
         model="openai/gpt-oss-120b",
         context_window=131072,
         max_output=4096,
-        renderer="harmony",
+        renderer="template",
+        family="glm-4",
+        template_variables=(("depth", 2), ("enable_thinking", False)),
         temperature=1,
         top_p=0.9,
         max_output_tokens=2048,

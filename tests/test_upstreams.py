@@ -5,6 +5,8 @@ from typing import Any
 
 import click
 import pytest
+import trio
+import trio.testing
 
 from turntape.options import Model
 from turntape.plan import plan
@@ -14,6 +16,7 @@ from turntape.transport.backends.chat import ChatBackend
 from turntape.transport.backends.responses import ResponsesBackend
 from turntape.transport.backends.scripted import ScriptedBackend
 from turntape.transport.backends.tokens import TokensBackend
+from turntape.transport.http_connections import Connections, HttpError
 from turntape.transport.router import RouteTable
 from turntape.upstreams import Keyless, Upstreams
 
@@ -63,6 +66,28 @@ async def test_a_model_s_folder_goes_to_the_backend_that_reads_it(tmp_path: Path
     assert (await opened("tokens+http://gpu:8000", tokenizer=tmp_path)).tokenizer_path == tmp_path
 
 
+async def test_headers_go_into_the_handshake_of_a_socket() -> None:
+    """As they go with each request over HTTP; they are shown as little as a key."""
+    backend = await opened("responses+ws://h/v1", headers=(("X-Team", "blue"),))
+    asked: list[bytes] = []
+
+    async def connect(host: str, port: int) -> trio.abc.Stream:
+        ours, theirs = trio.testing.memory_stream_pair()
+        nursery.start_soon(refuse, theirs)
+        return ours
+
+    async def refuse(stream: trio.abc.Stream) -> None:
+        asked.append(bytes(await stream.receive_some()))
+        await stream.aclose()
+
+    backend._sockets.connections = Connections(connect=connect)
+    async with trio.open_nursery() as nursery:
+        with pytest.raises(HttpError):
+            await backend._sockets.take(None)
+    assert asked[0].startswith(b"GET /v1/responses ") and b"\r\nX-Team: blue\r\n" in asked[0]
+    assert "blue" not in repr(backend)
+
+
 async def test_limits_and_headers_are_those_of_the_table() -> None:
     """Time limits and pools; connections over TLS are kept longer, since the next server is far."""
     backend = await opened(
@@ -87,7 +112,6 @@ async def test_limits_and_headers_are_those_of_the_table() -> None:
         ("scripted:nowhere.toml", {}, "--backend: nowhere.toml"),
         ("llama:nowhere.gguf", {}, "nowhere.gguf"),
         ("chat+http://h:0/v1", {}, "the URL names port 0"),
-        ("responses+ws://h/v1", {"headers": (("A", "b"),)}, "headers can be sent over HTTP only"),
         ("tokens+http://h", {"server": "ollama"}, "the kind of server must be"),
     ],
 )
@@ -140,6 +164,21 @@ async def test_what_did_not_change_stays_open() -> None:
     rotated = await upstreams.route(plan(options(), tables(ModelTable(name="a", backend=cerebras))))
     assert rotated.upstreams[0] is not first.routes["a"].upstream
     assert backends(rotated)[0].key == "another"
+
+
+async def test_what_templates_are_told_goes_to_those_that_have_one() -> None:
+    """Family and variables of a model reach its backend; another kind of backend refuses them, and says for which they are."""
+    told: dict[str, Any] = {"family": "glm-4", "template_variables": (("enable_thinking", False),)}
+    tokens, chat = BackendSpec.parse("tokens+http://gpu:8000"), BackendSpec.parse("chat+http://gpu:8000")
+    models = tables(ModelTable(name="a", backend=tokens, **told), ModelTable(name="b", backend=tokens))
+    one, other = backends(await Upstreams({}).route(plan(options(), models)))
+    assert (one.family, one.variables) == ("glm-4", {"enable_thinking": False})
+    assert (other.family, other.variables) == ("", {})
+    for key, value in told.items():
+        with pytest.raises(click.UsageError) as refused:
+            await Upstreams({}).route(plan(options(), tables(ModelTable(name="m", backend=chat, **{key: value}))))
+        assert f'"{key.replace("_", "-")}"' in refused.value.message
+        assert "tokens+URL" in refused.value.message
 
 
 async def test_a_renderer_makes_another_backend() -> None:

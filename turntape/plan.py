@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-from attrs import frozen
+from attrs import evolve, frozen
 
 from turntape.transport.backends.dialects import presets
 
@@ -18,7 +18,8 @@ class PlannedBackend:
     """A backend as it will be opened.
 
     Attributes:
-        renderer: for backends that take tokens.
+        renderer: for backends that take tokens; ``family`` likewise.
+        variables: what the model's chat template is told besides.
         chosen: it is the one that ``--backend`` names: the key given on the command line or in TURNTAPE_BACKEND_KEY is its.
         key_file: by ``--backend-key-file``.
     """
@@ -27,6 +28,8 @@ class PlannedBackend:
     renderer: str = "auto"
     chosen: bool = False
     key_file: Path | None = None
+    family: str = ""
+    variables: tuple[tuple[str, str | bool | int | float], ...] = ()
 
     @property
     def name(self) -> str:
@@ -113,8 +116,10 @@ def _route(table: ModelTable, chosen: PlannedBackend, tables: Tables) -> Planned
 
 def _backend(table: ModelTable, chosen: PlannedBackend, tables: Tables) -> PlannedBackend:
     if table.backend is None or _defined(table.backend, tables) == chosen.table:
-        return PlannedBackend(chosen.table, table.renderer, True, chosen.key_file)
-    return PlannedBackend(_defined(table.backend, tables), table.renderer)
+        own = evolve(chosen, renderer=table.renderer)
+    else:
+        own = PlannedBackend(_defined(table.backend, tables), table.renderer)
+    return evolve(own, family=table.family, variables=table.template_variables)
 
 
 def _fallbacks(table: ModelTable, chosen: PlannedBackend, tables: Tables, seen: set[str]) -> Iterator[PlannedRoute]:

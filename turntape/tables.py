@@ -12,6 +12,8 @@ import click
 from attrs import evolve, field, frozen
 
 from turntape.transport.backends.dialects import presets
+from turntape.transport.backends.model_families import families
+from turntape.transport.backends.template_variables import RESERVED
 
 from .specs import NAME, BackendSpec, SpecError
 
@@ -24,7 +26,18 @@ ANY = "*"
 
 _KEY_HEADERS = re.compile(r"(?i)authorization|cookie|.*(key|token|secret|password).*")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_OURS = frozenset({"host", "content-length", "content-type", "transfer-encoding", "connection", "accept-encoding"})
+_OURS = frozenset(
+    {
+        "host",
+        "content-length",
+        "content-type",
+        "transfer-encoding",
+        "connection",
+        "accept-encoding",
+        "upgrade",
+        *(f"sec-websocket-{each}" for each in ("accept", "extensions", "key", "protocol", "version")),
+    }
+)
 
 SERVERS = ("turntape",)
 """Kinds of servers that are no presets."""
@@ -93,6 +106,8 @@ class ModelTable:
     Attributes:
         backend: None for the one that ``--backend`` names.
         model: the name that the backend knows; "" for the public one.
+        family: how a model with a chat template writes its calls; "" to see it in the template.
+        template_variables: what that template is told besides, sorted by name.
         fallback: models of the file, or backends, in the order in which they are asked.
     """
 
@@ -102,6 +117,8 @@ class ModelTable:
     context_window: int | None = None
     max_output: int | None = None
     renderer: str = "auto"
+    family: str = ""
+    template_variables: tuple[tuple[str, str | bool | int | float], ...] = ()
     temperature: float | None = None
     top_p: float | None = None
     max_output_tokens: int | None = None
@@ -141,6 +158,12 @@ def _is_count(low: int) -> Callable[[Any], bool]:
 
 def _is_texts(value: Any) -> bool:
     return _is_text(value) or (type(value) is list and bool(value) and all(map(_is_text, value)))
+
+
+def _is_variable(pair: tuple[str, Any]) -> bool:
+    name, value = pair
+    is_finite = type(value) in (str, bool, int) or (type(value) is float and math.isfinite(value))
+    return is_finite and re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) is not None and name not in RESERVED
 
 
 def _is_seconds(value: Any) -> bool:
@@ -184,6 +207,12 @@ _MODEL = {
     "context-window": _TOKENS,
     "max-output": _TOKENS,
     "renderer": _Kind(f"one of {', '.join(RENDERERS)}", lambda value: value in RENDERERS, '"harmony"'),
+    "family": _Kind(f"one of {', '.join(families())}", lambda value: value in tuple(families()), '"qwen3-coder"'),
+    "template-variables": _Kind(
+        "a table of strings, booleans and numbers, whose names are no word of the conversation's own",
+        lambda value: type(value) is dict and all(map(_is_variable, value.items())),
+        "{ enable_thinking = false }",
+    ),
     "temperature": _Kind("a number from 0 to 2", _is_number(0, 2), "0.7"),
     "top-p": _Kind("a number from 0 to 1", _is_number(0, 1), "0.9"),
     "max-output-tokens": _TOKENS,
@@ -320,6 +349,8 @@ def _model(
             _spec(path, where, "fallback", each, backends)
     spec = _spec(path, where, "backend", entry["backend"], backends) if "backend" in entry else None
     rest = {key.replace("-", "_"): value for key, value in entry.items() if key not in ("backend", "fallback")}
+    if told := rest.pop("template_variables", None):
+        rest["template_variables"] = tuple(sorted(told.items()))
     return evolve(ModelTable(name=name, backend=spec, fallback=names), **rest)
 
 

@@ -174,6 +174,12 @@ async def _load(backend: Backend) -> None:
 def make_backend(planned: PlannedBackend, key: str | None) -> Backend:
     """The backend; nothing is connected or loaded yet. Raises ``ValueError`` or ``ScriptError``."""
     table, url = planned.table, planned.url
+    if planned.family and table.spec.kind != "tokens":
+        raise ValueError('"family" of a model is for tokens+URL only; leave it out, or write such a backend')
+    if planned.variables and table.spec.kind not in ("tokens", "llama"):
+        raise ValueError(
+            '"template-variables" of a model are for tokens+URL and llama:FILE only; leave them out, or write such a backend'
+        )
     match table.spec.kind:
         case "scripted":
             return ScriptedBackend(Script.load(table.spec.file) if table.spec.file else Script.default())
@@ -188,15 +194,21 @@ def make_backend(planned: PlannedBackend, key: str | None) -> Backend:
                 "threads": table.threads,
                 "n_gpu_layers": table.gpu_layers,
             }
-            return LlamaBackend(
-                table.spec.file, EngineSettings(**{key: n for key, n in chosen.items() if n is not None})
-            )
+            settings = EngineSettings(**{key: n for key, n in chosen.items() if n is not None})
+            return LlamaBackend(table.spec.file, settings, variables=dict(planned.variables))
         case "tokens":
             from turntape.transport.backends.tokens import TokensBackend
 
             server, client = table.server or "auto", http_client(planned)
             return TokensBackend(
-                url, key=key, server=server, renderer=planned.renderer, client=client, tokenizer_path=table.tokenizer
+                url,
+                key=key,
+                server=server,
+                renderer=planned.renderer,
+                client=client,
+                tokenizer_path=table.tokenizer,
+                family=planned.family,
+                variables=dict(planned.variables),
             )
         case "responses":
             return _responses(planned, key, table.server)
@@ -208,10 +220,14 @@ def make_backend(planned: PlannedBackend, key: str | None) -> Backend:
 
 def _responses(planned: PlannedBackend, key: str | None, server: str) -> Backend:
     table, url = planned.table, planned.url
-    if table.headers and url.startswith("ws"):
-        raise ValueError("headers can be sent over HTTP only; write responses+http(s)://, or leave them out")
-    upstream = upstream_named(server) if server else None
-    return ResponsesBackend(url, key, upstream=upstream, store=table.store, client=http_client(planned))
+    return ResponsesBackend(
+        url,
+        key,
+        upstream=upstream_named(server) if server else None,
+        store=table.store,
+        client=http_client(planned),
+        handshake_headers=table.headers,
+    )
 
 
 def http_client(planned: PlannedBackend) -> HttpSettings:

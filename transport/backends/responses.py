@@ -108,6 +108,7 @@ class ResponsesBackend:
     store: bool = False
     client: HttpClient = field(factory=HttpClient, repr=False)
     n_sockets: int = 256
+    handshake_headers: tuple[tuple[str, str], ...] = field(default=(), repr=False, kw_only=True)
     target: Target = field(init=False)
     renderer: Renderer = field(init=False, repr=False)
     row: Upstream = field(init=False, repr=lambda row: row.name)
@@ -125,8 +126,11 @@ class ResponsesBackend:
         self._refusals = Refusals(self.target.where, self.key)
         if is_socket:
             self._sockets = Sockets(
-                self.client.connections, self.target, self._headers, self.n_sockets, self.client.silence_s
+                self.client.connections, self.target, self._handshake, self.n_sockets, self.client.silence_s
             )
+
+    def _handshake(self) -> tuple[tuple[str, str], ...]:
+        return (*self._headers(), *self.handshake_headers)
 
     def _headers(self) -> tuple[tuple[str, str], ...]:
         agent = (("User-Agent", "turntape"),)
