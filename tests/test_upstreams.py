@@ -1,5 +1,6 @@
 """What a backend's name becomes when it is opened, and which backends stay open when the tables change."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,16 @@ async def test_what_templates_are_told_goes_to_those_that_have_one() -> None:
             await Upstreams({}).route(plan(options(), tables(ModelTable(name="m", backend=chat, **{key: value}))))
         assert f'"{key.replace("_", "-")}"' in refused.value.message
         assert "tokens+URL" in refused.value.message
+
+
+async def test_a_key_that_does_not_come_stops_nobody_else(tmp_path: Path) -> None:
+    """Whoever waits for a key file that is a pipe without a writer waits alone, and can be called off."""
+    pipe = tmp_path / "key"
+    os.mkfifo(pipe)
+    with trio.move_on_after(0.2) as scope:
+        await opened("chat+http://h/v1", key_file=pipe)
+    assert scope.cancelled_caught
+    os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))  # lets the thread go
 
 
 async def test_a_renderer_makes_another_backend() -> None:

@@ -93,7 +93,12 @@ class Upstreams:
             click.UsageError: a script, a model file or a key file cannot be read, or a URL cannot be used. Nothing
                 that was opened for this table stays open.
         """
-        wanted = {backend: Opened(backend, find_key(backend, self.environment)) for backend in plan.backends}
+
+        def keyed() -> dict[PlannedBackend, Opened]:
+            return {backend: Opened(backend, find_key(backend, self.environment)) for backend in plan.backends}
+
+        # a key file may be a pipe that nobody writes to: only the reload waits for it, and never the sessions
+        wanted = await trio.to_thread.run_sync(keyed, abandon_on_cancel=True)
         fresh = dict[Opened, Upstream]()
         try:
             for opened in wanted.values():
