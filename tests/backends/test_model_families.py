@@ -16,12 +16,14 @@ from backends.family_templates import template
 from backends.test_tokens_files import Agent, answering, output
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from llama_server import LlamaServer
 
 from turntape.core.seam import Arguments, Increment, Text, ToolCall
 from turntape.transport.backends.call_reader import CallReader, Patterns
 from turntape.transport.backends.call_values import types_of
 from turntape.transport.backends.chat_tools import ToolKey, ToolNames
 from turntape.transport.backends.model_families import Family, FamilyError, families, family_of, read_families
+from turntape.transport.backends.tokens import TokensBackend
 from turntape.transport.backends.tokens_files import FilesSource
 from turntape.transport.backends.tokens_source import Told
 from turntape.transport.backends.tokens_template import TemplateRenderer
@@ -301,6 +303,19 @@ async def test_a_required_call_is_begun_in_the_family_s_words(family: str, tmp_p
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("family", ["qwen3-coder", "kimi-k2", "mistral-v3"])
+async def test_a_real_llama_cpp_writes_calls_that_are_read(family: str) -> None:
+    """Its own reading of templates gives calls, ids and arguments as the family has them."""
+    server = LlamaServer(n_ctx=512, chat_template=template(family))
+    server.start()
+    try:
+        backend = TokensBackend(server.url)
+        assert (await backend.probe()).notes == ()
+        await backend.aclose()
+    finally:
+        server.kill()
+
+
 async def test_a_family_can_be_said_and_doubts_are_told(tmp_path: Path) -> None:
     """A template whose calls are not read as its family's is noted; the family that is named is the one that is read."""
     strange = template("hermes").replace("<tool_call>", "<a_call>")
@@ -310,6 +325,19 @@ async def test_a_family_can_be_said_and_doubts_are_told(tmp_path: Path) -> None:
     assert [note for note in made.notes if "read as hermes" in note]
     named = TemplateRenderer(source, lambda: "call", told_family="glm-4")
     assert named.family.name == "glm-4"
+
+
+async def test_a_template_without_tools_keeps_its_family_s_reasoning(tmp_path: Path) -> None:
+    """Calls are read as the model was told to write them, reasoning and its end as its family has them."""
+    bare = template("mistral").replace("tools", "nothing")
+    files = chat_model.write(tmp_path / "m", bare)
+    said = '[THINK]Hm.[/THINK]<tool_call>{"name": "lookup", "arguments": {"key": "a"}}</tool_call>'
+    async with trio.open_nursery() as nursery:
+        agent = Agent("vllm", nursery, files, answering(said))
+        heard = await agent.turn("Go.", tools=[LOOKUP])
+        assert reasoning_of(heard) == "Hm."
+        assert [(call.name, text) for call, text in calls_of(heard)] == [("lookup", '{"key": "a"}')]
+        nursery.cancel_scope.cancel()
 
 
 # --- the table -----------------------------------------------------------------------------------------------

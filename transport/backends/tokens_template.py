@@ -113,8 +113,10 @@ class TemplateRenderer:
 
     def __attrs_post_init__(self) -> None:
         self.takes_tools = "tools" in self.source.template
-        named = families()[self.told_family or DEFAULT]
-        self.family = named if self.told_family or not self.takes_tools else family_of(self.source.template)
+        family = families()[self.told_family] if self.told_family else family_of(self.source.template)
+        if not self.takes_tools:  # calls are as we tell it in words
+            family = evolve(families()[DEFAULT], think=family.think, stops=family.stops)
+        self.family = family
         stops = (self.source.token(stop) for stop in self.family.stops)
         self._stop_ids = tuple(dict.fromkeys([*self.source.stop_ids, *(each for each in stops if each is not None)]))
 
