@@ -100,12 +100,12 @@ def test_a_fallback_answers_for_a_backend_that_is_down(tmp_path: Path) -> None:
 
 
 def test_the_fallbacks_of_a_fallback_are_asked_too(tmp_path: Path) -> None:
-    """Each behind the model that names it, and once."""
+    """Each behind the model that names it, and once, also where they lead back to the first."""
     scripts(tmp_path)
     (tmp_path / "turntape.toml").write_text(
         "[models.fast]\nbackend = 'scripted:down.toml'\nfallback = ['big', 'last']\n"
         "[models.big]\nbackend = 'scripted:down.toml'\nmodel = 'b'\nfallback = ['small', 'last']\n"
-        "[models.small]\nbackend = 'scripted:down.toml'\nmodel = 's'\n[models.last]\nbackend = 'scripted:two.toml'\n"
+        "[models.small]\nbackend = 'scripted:down.toml'\nmodel = 's'\nfallback = ['fast', 'big']\n[models.last]\nbackend = 'scripted:two.toml'\n"
     )
     with turntape("serve", "--store", "memory", folder=tmp_path) as server:
         assert ask(server.url, "fast") == "I am two."

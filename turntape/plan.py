@@ -110,7 +110,7 @@ def _defined(spec: BackendSpec, tables: Tables) -> BackendTable:
 
 
 def _route(table: ModelTable, chosen: PlannedBackend, tables: Tables) -> PlannedRoute:
-    fallbacks = dict.fromkeys(_fallbacks(table, chosen, tables, set()))
+    fallbacks = dict.fromkeys(_fallbacks(table, chosen, tables, {table.name}))
     return PlannedRoute(table, _backend(table, chosen, tables), tuple(fallbacks))
 
 
@@ -123,7 +123,7 @@ def _backend(table: ModelTable, chosen: PlannedBackend, tables: Tables) -> Plann
 
 
 def _fallbacks(table: ModelTable, chosen: PlannedBackend, tables: Tables, seen: set[str]) -> Iterator[PlannedRoute]:
-    """The fallbacks of ``table``, each with its own right behind it. The file has no cycles of them.
+    """The fallbacks of ``table``, each with its own right behind it. Two models may name each other.
 
     Args:
         seen: models that were given already, which is noted here: one that several lead to is asked once.

@@ -231,27 +231,7 @@ def read_tables(path: Path, values: Mapping[str, Any]) -> Tables:
     backends = _entries(path, "backends", values)
     models = _entries(path, "models", values)
     read = {name: _backend(path, name, entry) for name, entry in backends.items()}
-    tables = Tables(path, read, {name: _model(path, name, entry, read, models) for name, entry in models.items()})
-    for name in tables.models:
-        _follow(tables, (name,), set())
-    return tables
-
-
-def _follow(tables: Tables, chain: tuple[str, ...], seen: set[str]) -> None:
-    """Raise ``ConfigError`` if the fallbacks of the last model of ``chain`` lead back to its first.
-
-    Args:
-        seen: models that were followed already, which is noted here.
-    """
-    for name in tables.models[chain[-1]].fallback:
-        if name == chain[0]:
-            raise ConfigError(
-                f'{tables.path}: {model_key(name)}: "fallback" leads back to where it began, {" → ".join((*chain, name))}: '
-                "the fallbacks of a fallback are asked too; leave one of these out"
-            )
-        if name in tables.models and name not in seen:
-            seen.add(name)
-            _follow(tables, (*chain, name), seen)
+    return Tables(path, read, {name: _model(path, name, entry, read, models) for name, entry in models.items()})
 
 
 def _entries(path: Path, table: str, values: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
