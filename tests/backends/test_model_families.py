@@ -236,6 +236,26 @@ def test_types_of_a_schema() -> None:
     )
 
 
+def test_calls_of_the_history_get_the_ids_that_a_family_knows() -> None:
+    """They count through the conversation, and outputs follow their calls; another family's stay as they are."""
+
+    def call(name: str, call_id: str) -> dict[str, Any]:
+        return {"id": call_id, "type": "function", "function": {"name": name, "arguments": "{}"}}
+
+    messages: list[dict[str, Any]] = [
+        {"role": "assistant", "tool_calls": [call("f", "call_a"), call("g", "call_b")]},
+        {"role": "tool", "tool_call_id": "call_b", "content": "1"},
+        {"role": "tool", "tool_call_id": "call_a", "content": "2"},
+        {"role": "assistant", "tool_calls": [call("f", "call_c")]},
+    ]
+    first, *outputs, last = families()["kimi-k2"].with_ids(messages)
+    assert [each["id"] for each in first["tool_calls"]] == ["functions.f:0", "functions.g:1"]
+    assert [each["tool_call_id"] for each in outputs] == ["functions.g:1", "functions.f:0"]
+    assert last["tool_calls"][0]["id"] == "functions.f:2"
+    assert families()["mistral-v3"].with_ids(messages)[3]["tool_calls"][0]["id"] == "000000002"
+    assert families()["hermes"].with_ids(messages) == messages
+
+
 # --- played --------------------------------------------------------------------------------------------------
 
 
@@ -325,6 +345,16 @@ async def test_a_family_can_be_said_and_doubts_are_told(tmp_path: Path) -> None:
     assert [note for note in made.notes if "read as hermes" in note]
     named = TemplateRenderer(source, lambda: "call", told_family="glm-4")
     assert named.family.name == "glm-4"
+
+
+async def test_what_ends_a_turn_of_the_family_is_asked_for(tmp_path: Path) -> None:
+    """Files that name another end than the one that the family writes do not let the model go on past it."""
+    files = chat_model.write(tmp_path / "m", template("kimi-k2"), eos_token="<|endoftext|>")
+    async with trio.open_nursery() as nursery:
+        agent = Agent("vllm", nursery, files, answering("Done."))
+        assert text_of(await agent.turn("Go.")) == "Done."
+        assert chat_model.token("<|im_end|>") in agent.server.bodies[-1]["stop_token_ids"]
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_template_without_tools_keeps_its_family_s_reasoning(tmp_path: Path) -> None:

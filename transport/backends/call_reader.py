@@ -95,7 +95,7 @@ class Patterns:
             numbered = (head.replace("(?P<name>", f"(?P<name{n}>") for n, head in enumerate(heads))
             goes_on = rf"(?={re.escape(self.opening)}|{re.escape(self.ends)})" if self.opening else r"(?=\{)"
             self.head = re.compile(rf"\s*(?:{'|'.join(numbered)})\s*{goes_on}")
-            tail = r"\s*" + _pattern(family.tail.strip())
+            tail = r"\s*" + _pattern(family.tail.strip()) if family.tail else ""
         self.tail = re.compile(tail + r"\s*" + re.escape(self.ends))
         self.max_tail = MAX_HEAD if family.json else len(self.ends) + len(family.tail) + 16
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from turntape.core.wire import ResponseCreate
@@ -33,6 +34,7 @@ def variables(template: str, request: ResponseCreate, told: Variables) -> dict[s
     return {**found, **told}
 
 
+@lru_cache(256)
 def looks_at(template: str, name: str) -> bool:
     """Whether the template's code reads a variable of this name, and not an attribute or a text of that name."""
     word = re.compile(rf"(?<![\w.]){re.escape(name)}(?![\w(]|\s*=[^=])")

@@ -214,8 +214,6 @@ class TemplateRenderer:
         tags = ThinkTags(*family.think)
         if thinks and not thought:
             tags.feed(family.think[0])
-        elif choice.must_call or thought:
-            tags.stop()
         keep = self._keeper(start.context, known)
         speech = TemplateSpeech(keep, calls, thought + call, call, first.ids, self.source, self._stop_ids, tags)
         pieces = [link.segment.encoded for link in known.links()]
