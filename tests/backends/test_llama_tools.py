@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from turntape.core.seam import Arguments, Increment, Text, ToolCall
 from turntape.core.tools import ToolChoice
 from turntape.core.wire import structure_create
-from turntape.transport.backends.call_reader import CallReader, Patterns
+from turntape.transport.backends.call_patterns import Patterns
+from turntape.transport.backends.call_reader import CallReader
 from turntape.transport.backends.chat_dialect import DEFAULT
 from turntape.transport.backends.chat_tools import Offer
 from turntape.transport.backends.llama_tools import in_words, rules, without_tools

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from llama_server import LlamaServer
 
 from turntape.core.seam import Arguments, Increment, Text, ToolCall
-from turntape.transport.backends.call_reader import CallReader, Patterns
+from turntape.transport.backends.call_patterns import Patterns
+from turntape.transport.backends.call_reader import CallReader
 from turntape.transport.backends.call_values import types_of
 from turntape.transport.backends.chat_tools import ToolKey, ToolNames
 from turntape.transport.backends.model_families import Family, FamilyError, families, family_of, read_families

@@ -13,7 +13,8 @@ from turntape.core.seam import Increment, StartSample, Text
 from turntape.core.wire import ResponseCreate
 
 from .base import BackendError, Batch
-from .call_reader import CallReader, Patterns
+from .call_patterns import Patterns
+from .call_reader import CallReader
 from .chat_dialect import Dialect
 from .chat_errors import Refusals
 from .chat_stream import ChunkReader

@@ -14,7 +14,8 @@ from turntape.core.tools import Tool
 from turntape.core.wire import ResponseCreate
 
 from .base import BackendError
-from .call_reader import CallReader, Patterns
+from .call_patterns import Patterns
+from .call_reader import CallReader
 from .chat_dialect import Dialect
 from .chat_tools import ToolNames, key_of
 from .llama_tools import in_words, without_tools
