@@ -29,7 +29,7 @@ def transcript(fixture: Fixture, new_session: NewSession = Session) -> str:
     A prompt is shown from where it leaves what earlier turns have shown. Times are seconds: of a session since
     its opening, of a turn since its sample was started.
     """
-    return "\n".join(map(_clean, _Transcript(fixture).lines(takes(fixture, new_session)))) + "\n"
+    return "\n".join(map(clean, _Transcript(fixture).lines(takes(fixture, new_session)))) + "\n"
 
 
 @define(eq=False)
@@ -150,14 +150,14 @@ def _text(label: str, text: str) -> Iterator[str]:
     """``text`` under its label, wrapped, cut in the middle if it is long."""
     lines = [
         wrapped
-        for line in _clean(text, keep="\n\t").expandtabs(4).splitlines() or [""]
+        for line in clean(text, keep="\n\t").expandtabs(4).splitlines() or [""]
         for wrapped in textwrap.wrap(line, WIDTH, break_on_hyphens=False, drop_whitespace=False) or [""]
     ]
     for n, line in enumerate(_shortened(lines)):
         yield f"  {label if n == 0 else '':<{LABEL}}{line}".rstrip()
 
 
-def _clean(text: str, keep: str = "") -> str:
+def clean(text: str, keep: str = "") -> str:
     """Control characters are shown, not sent: a model's name or a failure may hold what a terminal obeys."""
     return "".join(c if c in keep or c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 

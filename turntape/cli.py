@@ -189,11 +189,17 @@ def verify(fixtures: tuple[Path, ...], as_json: bool) -> None:
 
 @main.command()
 @click.argument("fixture", type=EXISTING_FILE)
-def show(fixture: Path) -> None:
-    """Print a recording as a transcript."""
+@option("--golden/--no-golden", default=False, help="A text to review: whole, without times, ids and what may differ.")
+def show(fixture: Path, golden: bool) -> None:
+    """Print a recording: as a transcript, or as a golden text.
+
+    \b
+    turntape show fix.jsonl                       # what happened, with times; long texts are cut
+    turntape show --golden fix.jsonl >fix.txt     # equal for runs that differ only in what may differ
+    """
     from . import reading
 
-    sys.exit(reading.show(fixture))
+    sys.exit(reading.show(fixture, as_golden=golden))
 
 
 @main.command()

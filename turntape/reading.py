@@ -10,6 +10,7 @@ from attrs import asdict
 
 from turntape.replay.errors import Divergence, ReplayError
 from turntape.replay.fixture import Fixture
+from turntape.replay.golden import golden
 from turntape.replay.show import transcript
 from turntape.replay.verify import verify as verify_fixture
 
@@ -36,9 +37,13 @@ def verify(paths: Sequence[Path], *, as_json: bool) -> int:
     return code
 
 
-def show(path: Path) -> int:
-    """Print the transcript of one recording."""
-    click.echo(transcript(load(path)))
+def show(path: Path, *, as_golden: bool) -> int:
+    """Print one recording: its golden text, or its transcript."""
+    fixture = load(path)
+    try:
+        click.echo(golden(fixture) if as_golden else transcript(fixture), nl=False)
+    except ReplayError as exc:
+        raise click.UsageError(str(exc)) from exc
     return 0
 
 
