@@ -1,0 +1,1 @@
+"""A recorded client against a live backend: plays, measures, compares, reports."""
