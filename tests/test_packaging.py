@@ -17,7 +17,7 @@ SOURCES = ("core", "transport", "replay", "turntape", "pyproject.toml", "README.
 IMPORTS = """
 import importlib, pkgutil, turntape
 for module in pkgutil.walk_packages(turntape.__path__, "turntape."):
-    if not module.name.endswith("__main__"):
+    if not module.name.endswith(("__main__", "pytest_plugin")):  # the last is loaded by pytest alone
         importlib.import_module(module.name)
 print(turntape.__file__)
 """

@@ -1,0 +1,290 @@
+"""The pytest plugin, in runs of pytest of its own: a stub for each kind of test, and a miss that fails it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from running import ROOT
+
+pytest_plugins = ("pytester",)
+
+HEAD = """
+import asyncio, os, subprocess, sys, threading
+import openai, pytest, trio
+
+ASK = "import openai; print(openai.OpenAI().responses.create(model='m', input='Hi', store=False).output_text)"
+
+def ask(stub, text="Hi", **more):
+    with openai.OpenAI(base_url=stub.base_url, api_key=stub.api_key) as client:
+        return client.responses.create(model="m", input=text, store=False, **more).output_text
+"""
+
+MISS = [
+    "*No recorded turn answers this request. Nearest is the turn at *hi.jsonl:3; item 1, a message, differs:",
+    '*content.0.text: recorded "Hi", got "Ho"*',
+]
+
+
+@pytest.fixture
+def tests(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A folder of tests with one fixture, ``hi``: one turn, in which "Hi" is answered with "Hello."."""
+    for variable in ("CI", "PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"):
+        monkeypatch.delenv(variable, raising=False)
+    pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
+    (pytester.path / "fixtures").mkdir()
+    (pytester.path / "fixtures" / "hi.jsonl").write_bytes((ROOT / "docs" / "example.jsonl").read_bytes())
+    return pytester
+
+
+def run(tests: pytest.Pytester, body: str, *words: str) -> pytest.RunResult:
+    tests.makepyfile(HEAD + body)
+    return tests.runpytest_subprocess("-p", "no:cacheprovider", *words, timeout=120)
+
+
+def test_each_kind_of_test_gets_a_stub(tests: pytest.Pytester) -> None:
+    """A plain test, one under asyncio by either plugin, one under Trio, and a program of its own are all answered."""
+    body = """
+def test_plain(turntape_stub):
+    stub = turntape_stub("hi")
+    assert ask(stub) == "Hello."
+    assert (stub.played, stub.misses, stub.unused) == (1, [], [])
+
+async def hello(stub):
+    async with openai.AsyncOpenAI(base_url=stub.base_url, api_key=stub.api_key) as client:
+        assert (await client.responses.create(model="m", input="Hi", store=False)).output_text == "Hello."
+
+@pytest.mark.asyncio
+async def test_asyncio(turntape_stub):
+    await hello(turntape_stub("hi"))
+
+@pytest.mark.anyio
+async def test_anyio(turntape_stub, anyio_backend):
+    await hello(turntape_stub("hi"))
+
+@pytest.mark.trio
+async def test_trio(turntape_stub):
+    stub = turntape_stub("hi")
+    ran = await trio.run_process([sys.executable, "-c", ASK], env=os.environ | stub.env, capture_stdout=True)
+    assert ran.stdout == b"Hello.\\n"
+
+def test_a_program(turntape_stub):
+    stub = turntape_stub("hi", process=True)
+    assert subprocess.check_output(stub.command(sys.executable, "-c", ASK), env=os.environ | stub.env) == b"Hello.\\n"
+    assert stub.played == 1
+"""
+    run(tests, body, "-p", "no:unraisableexception").assert_outcomes(passed=6)  # anyio's runs under both loops
+
+
+def test_a_websocket_finds_the_stub(tests: pytest.Pytester) -> None:
+    """``ws_url`` is the address of the WebSocket itself."""
+    body = """
+import json
+from websockets.sync.client import connect
+
+def test_websocket(turntape_stub):
+    with connect(turntape_stub("hi").ws_url) as socket:
+        socket.send(json.dumps({"type": "response.create", "model": "m", "input": "Hi", "store": False}))
+        while (event := json.loads(socket.recv()))["type"] != "response.completed":
+            pass
+        assert event["response"]["output"][0]["content"][0]["text"] == "Hello."
+"""
+    run(tests, body).assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize("process", [False, True])
+def test_a_miss_fails_the_test_though_its_agent_swallowed_it(tests: pytest.Pytester, process: bool) -> None:
+    """The test itself is what failed, in its call, with the nearest turn and the difference."""
+    body = f"""
+def test_swallowed(turntape_stub):
+    stub = turntape_stub("hi", process={process})
+    with pytest.raises(openai.BadRequestError):
+        ask(stub, "Ho")
+    assert len(stub.misses) == 1
+"""
+    result = run(tests, body, "-rfE")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*the stub of hi has no answer to 1 request.", *MISS])
+    result.stdout.no_fnmatch_line("*Traceback*")
+
+
+def test_a_miss_is_beside_the_failure_that_it_caused(tests: pytest.Pytester) -> None:
+    """A test that failed by itself keeps its own failure, and the miss is a section of its report."""
+    body = """
+def test_fails(turntape_stub):
+    stub = turntape_stub("hi")
+    with pytest.raises(openai.BadRequestError):
+        ask(stub, "Ho")
+    assert "the agent's" == "own failure"
+"""
+    result = run(tests, body)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*the agent's*own failure*", "*Captured turntape call*", *MISS])
+
+
+def test_a_miss_of_an_agent_that_outlives_the_test_is_an_error(tests: pytest.Pytester) -> None:
+    """What is asked only while other fixtures are torn down does not pass unseen."""
+    body = """
+@pytest.fixture
+def agent(turntape_stub):
+    stub = turntape_stub("hi")
+    yield stub
+    with pytest.raises(openai.BadRequestError):
+        ask(stub, "Ho")
+
+def test_late(agent):
+    assert ask(agent) == "Hello."
+"""
+    result = run(tests, body)
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(MISS)
+
+
+def test_turns_that_were_not_played_fail_a_strict_stub(tests: pytest.Pytester) -> None:
+    """By default a test must ask for all that was recorded; ``strict=False`` lets it ask for less."""
+    body = """
+def test_strict(turntape_stub):
+    turntape_stub("hi")
+
+def test_not_strict(turntape_stub):
+    turntape_stub("hi", strict=False)
+
+@pytest.mark.xfail(strict=True)
+def test_expected(turntape_stub):
+    turntape_stub("hi")
+
+def test_skipped(turntape_stub):
+    turntape_stub("hi")
+    pytest.skip("not here")
+"""
+    result = run(tests, body)
+    result.assert_outcomes(failed=1, passed=1, xfailed=1, skipped=1)
+    result.stdout.fnmatch_lines(["turntape: 0 of 1 turn of hi played; *strict=False.", "*hi.jsonl: none of its*"])
+
+
+def test_a_fixture_that_is_not_there_is_named_with_where_it_was_looked_for(tests: pytest.Pytester) -> None:
+    """The failure says each place, why nothing was recorded, and what would record it."""
+    tests.mkpydir("inner")
+    (tests.path / "inner" / "test_it.py").write_text("def test_it(turntape_stub):\n    turntape_stub('ho')\n")
+    result = tests.runpytest_subprocess("inner")
+    result.assert_outcomes(failed=1)
+    places = [f"  {tests.path / folder / 'ho.jsonl'}" for folder in ("inner/fixtures", "fixtures")]
+    result.stdout.fnmatch_lines(
+        ["*no fixture 'ho'. Looked for:", *places, "To record it, *--turntape-upstream BACKEND*"]
+    )
+    result = tests.runpytest_subprocess("inner", "--turntape-record", "none")
+    result.stdout.fnmatch_lines(
+        ["The record mode is none (--turntape-record). To record it, run with *once and *BACKEND."]
+    )
+
+
+def test_where_fixtures_are(tests: pytest.Pytester) -> None:
+    """Beside the test before the root, by path, by the test's own name, or in the folders that the configuration names."""
+    body = """
+from pathlib import Path
+
+def test_names(turntape_stub):
+    for name in ("hi", "hi.jsonl", "deep/hi", Path(__file__).parent / "fixtures" / "hi.jsonl"):
+        assert ask(turntape_stub(name)) == "Hello."
+
+@pytest.mark.parametrize("n", [1])
+def test_own(turntape_stub, n):
+    assert ask(turntape_stub()) == "Hello."
+
+def test_two_in_one(turntape_stub):
+    stub = turntape_stub("hi", "deep/hi")
+    assert ask(stub) == ask(stub) == "Hello."
+"""
+    folder = tests.path / "fixtures"
+    for name in ("deep/hi", "test_where_fixtures_are/test_own-1"):
+        (folder / name).parent.mkdir()
+        (folder / f"{name}.jsonl").write_bytes((folder / "hi.jsonl").read_bytes())
+    run(tests, body).assert_outcomes(passed=3)
+    folder.rename(tests.path / "taped")
+    tests.makepyfile(HEAD + body.replace('Path(__file__).parent / "fixtures" / "hi.jsonl"', '"hi"'))
+    tests.runpytest_subprocess("-o", "turntape_fixtures=taped").assert_outcomes(passed=3)
+
+
+def test_a_fixture_that_cannot_be_played_says_why(tests: pytest.Pytester) -> None:
+    """A broken file, a rule that is none and an option that is none fail the test with their own messages."""
+    (tests.path / "fixtures" / "bad.jsonl").write_text("no fixture\n")
+    body = """
+def test_file(turntape_stub):
+    turntape_stub("bad")
+
+def test_rule(turntape_stub):
+    turntape_stub("hi", rules=["nonsense"])
+
+def test_rule_in_a_process(turntape_stub):
+    turntape_stub("hi", rules=["nonsense"], process=True)
+"""
+    result = run(tests, body)
+    result.assert_outcomes(failed=3)
+    result.stdout.fnmatch_lines(
+        ["*bad.jsonl:1: is not a JSON object.", *2 * ["turntape_stub: *preset 'nonsense' is not known*"]]
+    )
+
+
+def test_nothing_is_left_behind(tests: pytest.Pytester) -> None:
+    """Each stub's thread or process has ended with its test, also if that failed, and its port is closed."""
+    body = """
+import socket
+
+urls = []
+
+@pytest.mark.parametrize("process", [False, True])
+def test_one(turntape_stub, process):
+    first, second = turntape_stub("hi", process=process), turntape_stub("hi", process=process)
+    urls.extend([first.base_url, second.base_url])
+    assert ask(first) == ask(second) == "Hello."
+    assert process
+
+def test_after():
+    assert [thread.name for thread in threading.enumerate() if "turntape" in thread.name] == []
+    assert len(set(urls)) == 4
+    for url in urls:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", int(url.split(":")[2].removesuffix("/v1"))), timeout=5)
+"""
+    run(tests, body).assert_outcomes(passed=2, failed=1)
+
+
+def test_a_process_that_died_is_said(tests: pytest.Pytester) -> None:
+    """A stub that was killed fails its test with a sentence, and hangs nothing."""
+    body = """
+def test_killed(turntape_stub):
+    stub = turntape_stub("hi", process=True)
+    stub._running._process.kill()
+    stub._running._process.wait()
+"""
+    result = run(tests, body)
+    result.stdout.fnmatch_lines(["*The stub's process ended by itself, with -9.*"])
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_workers_of_xdist_run_stubs_of_their_own(tests: pytest.Pytester) -> None:
+    """The same fixture is played by several tests at once, and a miss in a worker is told in full."""
+    body = """
+@pytest.mark.parametrize("n", range(6))
+def test_many(turntape_stub, n):
+    stub = turntape_stub("hi")
+    if n == 5:
+        with pytest.raises(openai.BadRequestError):
+            ask(stub, "Ho")
+    assert n == 5 or ask(stub) == "Hello."
+"""
+    result = run(tests, body, "-n", "2")
+    result.assert_outcomes(passed=5, failed=1)
+    result.stdout.fnmatch_lines(MISS)
+
+
+def test_the_plugin_costs_nothing_until_a_stub_is_asked_for() -> None:
+    """Every run of pytest where Turntape is installed loads the plugin: no server, no Trio comes with it."""
+    code = (
+        "import sys, turntape.pytest_plugin\n"
+        "heavy = {'attrs', 'trio', 'click', 'orjson', 'h11', 'wsproto', 'tiktoken', 'turntape.core', 'turntape.replay'}\n"
+        "print(sorted(heavy & sys.modules.keys()))"
+    )
+    env = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+    assert subprocess.check_output([sys.executable, "-c", code], env=env, cwd=Path(sys.prefix), text=True) == "[]\n"

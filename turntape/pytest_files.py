@@ -1,0 +1,137 @@
+"""Which files a test's stub plays and writes: by the names that the test gave, and by the record mode."""
+
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+from attrs import frozen
+
+from .background import Setup
+
+SUFFIX = ".jsonl"
+
+
+class SetupWrong(Exception):
+    """The test, or the configuration, asks for what cannot be; the text says what, and the cure."""
+
+
+@frozen
+class Recording:
+    """What a run does with what is not recorded.
+
+    Attributes:
+        mode: ``none``, ``once``, ``new`` or ``all``.
+        reason: where the mode comes from, for messages.
+        upstream: a backend as ``--backend`` takes it; "" for none.
+        tables: a turntape.toml that may name it.
+    """
+
+    mode: str
+    reason: str
+    upstream: str = ""
+    tables: Path | None = None
+
+
+@frozen
+class Planned:
+    """What the stub of one test is to do.
+
+    Attributes:
+        names: for messages.
+        setup: of the server.
+        target: where a whole recording goes, once its test has passed.
+        replaces: what is at ``target`` is kept under another name; else a recording never goes where something is.
+    """
+
+    names: str
+    setup: Setup
+    target: Path | None = None
+    replaces: bool = False
+
+
+def plan(
+    names: Sequence[str | Path], folders: Sequence[Path], recording: Recording, options: dict[str, object]
+) -> Planned:
+    """Decide for one stub.
+
+    Args:
+        names: of fixtures, without ``.jsonl``, or paths.
+        folders: where they are looked for, in this order; a new one goes into the first.
+
+    Raises:
+        SetupWrong: a fixture is not there and is not to be recorded.
+    """
+    found = [_find(name, folders) for name in names]
+    missing = [name for name, path in zip(names, found, strict=True) if path is None]
+    shown = ", ".join(map(str, names))
+    if missing and (recording.mode == "none" or not recording.upstream):
+        raise SetupWrong(_not_there(missing, folders, recording))
+    if recording.mode == "all" or missing:
+        if len(names) > 1:
+            raise SetupWrong(
+                f"A run is recorded into one file, and this stub plays {len(names)}: {shown}. Record each in a test of its own."
+            )
+        target = found[0] or folders[0] / _file(names[0])
+        return Planned(shown, _writing(target, recording, (), {}), target, replaces=recording.mode == "all")
+    paths = tuple(path for path in found if path is not None)
+    if recording.mode == "new" and recording.upstream:
+        target = paths[0].with_name(paths[0].stem + ".new" + SUFFIX)
+        return Planned(shown, _writing(target, recording, paths, options), target)
+    return Planned(shown, Setup(paths, dict(options)))
+
+
+def keep(written: Path, planned: Planned, *, passed: bool) -> str:
+    """Put a recording where it belongs, over nothing, and say what was done."""
+    target = planned.target
+    assert target is not None
+    if not passed:
+        kept = _move(written, target.with_name(target.stem + ".failed" + SUFFIX))
+        return f"recorded {kept}; the test failed, so {target.name} is as it was before"
+    before = ""
+    if planned.replaces and target.exists():
+        before = f"; the recording before it is {_move(target, target.with_name(target.name + '.bak')).name}"
+    kept = _move(written, target)
+    if ".new" in kept.suffixes:
+        before = f"; look at it, then let it take the place of {planned.setup.fixtures[0].name}"
+    return f"recorded {kept}{before}"
+
+
+def _move(source: Path, target: Path) -> Path:
+    """Rename to ``target``, or to the first like it with a number that is free: nothing is ever written over."""
+    name, number = target, 1
+    while True:
+        try:
+            os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            number += 1
+            name = target.with_name(f"{target.stem}-{number}{target.suffix}")
+        else:
+            return source.replace(name)  # over the empty file that keeps the name
+
+
+def _find(name: str | Path, folders: Sequence[Path]) -> Path | None:
+    paths = (folder / _file(name) for folder in folders)  # an absolute path is the same in every folder
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _file(name: str | Path) -> str:
+    return str(name) if str(name).endswith(SUFFIX) else f"{name}{SUFFIX}"
+
+
+def _writing(target: Path, recording: Recording, played: tuple[Path, ...], options: dict[str, object]) -> Setup:
+    """A server that writes beside ``target``, under a name that nobody else takes."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    out = target.with_name(f"{target.stem}.{secrets.token_hex(4)}.partial")
+    return Setup(played, dict(options), upstream=recording.upstream, out=out, tables=recording.tables)
+
+
+def _not_there(missing: Sequence[str | Path], folders: Sequence[Path], recording: Recording) -> str:
+    name = missing[0]
+    places = "".join(f"\n  {folder / _file(name)}" for folder in folders)
+    if recording.mode == "none":
+        cure = f"The record mode is none ({recording.reason}). To record it, run with --turntape-record once"
+        cure += "." if recording.upstream else " and --turntape-upstream BACKEND."
+    else:
+        cure = "To record it, name what should answer: --turntape-upstream BACKEND, or turntape_upstream in the configuration."
+    return f"There is no fixture {str(name)!r}. Looked for:{places}\n{cure}"
