@@ -1,7 +1,7 @@
 """A session that keeps a diary: same interface as ``Session``, so that the driver cannot tell."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -43,12 +43,14 @@ class Tape:
 
     Args:
         out: an empty, buffered file. ``flush`` empties the buffer; it is called at every turn, and should be on a timer.
+        header: further keys of the first line, such as ``note``.
 
     Attributes:
         failure: why nothing is written any more.
     """
 
     out: BinaryIO
+    header: Mapping[str, Any] = field(factory=dict)
     failure: OSError | None = field(init=False, default=None)
     n_bytes: int = field(init=False, default=0)
     n_sessions: int = field(init=False, default=0)
@@ -58,11 +60,11 @@ class Tape:
     _written: set[str] = field(init=False, factory=set)
 
     def __attrs_post_init__(self) -> None:
-        self._write(b'{"turntape":%d}\n' % FORMAT)
+        self._write(orjson.dumps({"turntape": FORMAT, **self.header}) + b"\n")
         self.flush()  # a process that is killed at once leaves a recording of nothing, and not an empty file
 
     @classmethod
-    def create(cls, path: str | Path) -> "Tape":
+    def create(cls, path: str | Path, header: Mapping[str, Any] | None = None) -> "Tape":
         """Begin a new file that only its owner may read: prompts and tool outputs are in it.
 
         Raises:
@@ -76,7 +78,7 @@ class Tape:
             ) from None
         except OSError as exc:
             raise ReplayError(f"{path}: cannot be created: {exc.strerror}.") from None
-        return cls(open(fd, "wb"))
+        return cls(open(fd, "wb"), header or {})
 
     @property
     def counts(self) -> Counts:

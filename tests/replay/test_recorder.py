@@ -1,6 +1,7 @@
 """What a recorder does to a session: nothing but write it down."""
 
 import io
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -161,3 +162,12 @@ def test_two_hundred_turns_of_a_coding_agent_fit_in_two_megabytes() -> None:
     assert naive > 15_000_000
     assert len(recording.content) < 2_200_000
     assert verify(recording.fixture).n_turns == 200
+
+
+def test_a_header_holds_what_its_maker_says_of_the_file() -> None:
+    """Keys for people stand in the first line beside the version, and change nothing that is read from the rest."""
+    out = io.BytesIO()
+    tape = Tape(out, {"note": "made by hand"})
+    tape.flush()
+    assert json.loads(out.getvalue()) == {"turntape": 1, "note": "made by hand"}
+    assert Fixture.parse(out.getvalue()).lines == []
