@@ -112,6 +112,12 @@ class Tape:
         self._write(b",%b\n" % orjson.dumps(tail)[1:])
         self._write_blobs()
 
+    def line(self, row: dict[str, Any]) -> None:
+        """Write a whole line, what it refers to before it."""
+        encoded = orjson.dumps(row)
+        self._write_blobs()
+        self._write(encoded + b"\n")
+
     def _write_blobs(self) -> None:
         new, self.packer.new = self.packer.new, {}
         for name, encoded in new.items():
