@@ -1,0 +1,287 @@
+"""Secrets in texts: what of a text is one, and the text without it, the same each time, whole or in pieces.
+
+A mask keeps the beginning that says what kind of key it was and puts one fixed word for the rest: ``sk-[masked]``.
+No hash, no length: nothing of the key is in it. So one text has one masked form, wherever it stands, a masked
+recording matches a client that is masked alike, and masking twice changes nothing.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+import regex
+from attrs import define, field, frozen
+
+from .errors import ReplayError
+from .shapes import LOOK_BEHIND, MASK, SHAPES, Shape, named
+
+SHORTEST_VALUE = 6
+"""Characters that a configured secret must have. A shorter one stands in ordinary text by accident, and hiding it says where."""
+
+ENTROPY_BITS = 4.3
+"""Per character, from which on a long random word is warned of. Hexadecimal stays at 4 or less: ids and hashes are not."""
+
+_RANDOM_WORD = regex.compile(r"(?<![A-Za-z0-9+/_=-])[A-Za-z0-9+/_-]{32,128}={0,2}(?![A-Za-z0-9+/_=-])")
+_ASSIGNMENT = regex.compile(
+    r"(?<![A-Za-z0-9_])(?P<k>[A-Z][A-Z0-9_]{0,60}(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS)=[\"'\\]*)"
+    r"(?P<b>[^\s\"'\\$<>{}()\[\],;*]{8,256})"
+)
+
+_FIELDS = frozenset(
+    {
+        "accept",
+        "accept-encoding",
+        "cache-control",
+        "connection",
+        "content-encoding",
+        "content-length",
+        "content-type",
+        "date",
+        "openai-beta",
+        "openai-model",
+        "openai-processing-ms",
+        "openai-version",
+        "originator",
+        "retry-after",
+        "retry-after-ms",
+        "sec-websocket-extensions",
+        "sec-websocket-protocol",
+        "sec-websocket-version",
+        "server",
+        "transfer-encoding",
+        "upgrade",
+        "user-agent",
+        "version",
+        "x-request-id",
+        "x-should-retry",
+    }
+)
+_FAMILIES = ("x-ratelimit-", "x-stainless-")
+_TOKEN_LIKE = regex.compile(r"[A-Za-z0-9_.~+/=-]{24,}")
+
+
+@frozen
+class Finding:
+    """Something in a text that is a secret, or looks like one.
+
+    Attributes:
+        kind: what it is, for people.
+        start: where it begins in the text, in characters; what a mask keeps stands before.
+        end: where it ends.
+        certain: a known shape or a configured value, which is masked; else it is only warned of.
+    """
+
+    kind: str
+    start: int
+    end: int
+    certain: bool = True
+
+
+@frozen
+class Masker:
+    """Knows secrets by their shapes, and by what it was told.
+
+    Make one with ``Masker.of``; ``Masker()`` knows the shapes alone.
+
+    Attributes:
+        shapes: in the order in which they name what two of them find.
+        values: every form of every configured value, the longest first.
+    """
+
+    shapes: tuple[Shape, ...] = SHAPES
+    values: tuple[str, ...] = field(default=(), repr=False)
+
+    @classmethod
+    def of(cls, values: Iterable[str] = (), names: Iterable[str] = ()) -> "Masker":
+        """
+        Args:
+            values: secrets, each masked wherever it stands, also inside JSON.
+            names: of variables or fields: what a text assigns to one is masked.
+
+        Raises:
+            ReplayError: a value is too short to be told from ordinary text, or a name is none.
+        """
+        forms = set[str]()
+        for value in values:
+            if len(value) < SHORTEST_VALUE:
+                raise ReplayError(
+                    f"A configured secret has {len(value)} characters; it should have {SHORTEST_VALUE} or more, "
+                    "or else ordinary text would be masked, and show by that what the secret is."
+                )
+            forms.update(_forms(value))
+        return cls((*map(named, names), *SHAPES), tuple(sorted(forms, key=lambda form: (-len(form), form))))
+
+    def text(self, text: str) -> str:
+        """``text`` with every certain secret masked; the same object if there is none.
+
+        It may be plain text or JSON: JSON stays JSON.
+        """
+        spans = _merged(self._certain(text))
+        return _masked(text, 0, len(text), spans) if spans else text
+
+    def findings(self, text: str) -> list[Finding]:
+        """What is masked in ``text``, and what is only warned of, in order."""
+        certain = _merged(self._certain(text))
+        doubtful = [finding for finding in _doubtful(text) if not any(_overlap(finding, known) for known in certain)]
+        return sorted((*certain, *_merged(doubtful)), key=lambda finding: finding.start)
+
+    def stream(self) -> "StreamMasker":
+        """For a text that comes in pieces."""
+        return StreamMasker(self)
+
+    @property
+    def longest_literal(self) -> int:
+        return max((len(literal) for shape in self.shapes for literal in shape.literals), default=0)
+
+    def _certain(self, text: str, base: int = 0) -> Iterator[Finding]:
+        """The secrets that begin at ``base`` or later."""
+        for value in self.values:
+            for at in _places(text, value, base):
+                yield Finding("configured secret", at, at + len(value))
+        for shape in self.shapes:
+            for literal in shape.literals:
+                done = base
+                for at in _places(text, literal, base):
+                    if at < done or (match := shape.pattern.match(text, at)) is None:
+                        continue
+                    if shape.closed:
+                        done = match.end()  # no text costs more than one pass
+                    if shape.plausible(match["b"]):
+                        yield Finding(shape.kind, *match.span("b"))
+
+    def _begun(self, text: str, base: int) -> Iterator[tuple[int, int]]:
+        """What may go on behind the end of ``text``: where it begins, and where the part does that is not kept."""
+        for value in self.values:
+            for at in _places(text, value[0], max(base, len(text) - len(value) + 1)):
+                if value.startswith(text[at:]):
+                    yield at, at
+        for shape in self.shapes:
+            for literal in shape.literals:
+                done = base
+                for at in _places(text, literal, base):
+                    if at >= done and (match := shape.pattern.fullmatch(text, at, partial=True)) is not None:
+                        if shape.closed:
+                            done = len(text)
+                        yield at, match.end("k") if match["k"] is not None else len(text)
+
+
+DEFAULT = Masker()
+
+
+@define(eq=False)
+class StreamMasker:
+    """Masks one text that comes in pieces: what it gives, joined, is the masked whole.
+
+    A piece that can be no part of a secret goes out as it came; so does the beginning of a key that its mask keeps.
+    What may be a secret is held until it has ended.
+    """
+
+    masker: Masker
+    _text: str = field(init=False, default="")  # the end of what was fed
+    _base: int = field(init=False, default=0)  # what begins before was decided upon earlier
+    _out: int = field(init=False, default=0)  # this much of _text has gone out, or its mask has
+
+    @property
+    def holding(self) -> bool:
+        """Something was fed and has not gone out."""
+        return self._out < len(self._text)
+
+    def feed(self, delta: str) -> str:
+        """What can go out now."""
+        text = self._text = self._text + delta
+        first = limit = len(text)
+        for start, body in self.masker._begun(text, self._base):
+            first, limit = min(first, start), min(limit, body)
+        spans = self._spans()
+        for span in reversed(spans):
+            if span.start < limit < span.end:
+                limit = span.start
+        masked = _masked(text, self._out, limit, [span for span in spans if span.start < limit])
+        undecided = max(self._base, min(first, limit - self.masker.longest_literal))
+        keep = max(0, undecided - LOOK_BEHIND)
+        self._text, self._base, self._out = text[keep:], undecided - keep, limit - keep
+        return masked
+
+    def flush(self) -> str:
+        """The rest: the text has ended."""
+        masked = _masked(self._text, self._out, len(self._text), self._spans())
+        self._text, self._base, self._out = "", 0, 0
+        return masked
+
+    def _spans(self) -> list[Finding]:
+        return [span for span in _merged(self.masker._certain(self._text, self._base)) if span.end > self._out]
+
+
+def allowed_headers(headers: Mapping[str, str], masker: Masker = DEFAULT) -> dict[str, str]:
+    """Those of ``headers`` that say how a request or an answer is to be read, in lower case; no other one is kept.
+
+    A value of theirs that holds a secret, or looks like a token that was put where a protocol's name belongs, is masked.
+    """
+    allowed = dict[str, str]()
+    for name, value in headers.items():
+        name = name.lower()
+        if name in _FIELDS or name.startswith(_FAMILIES):
+            value = masker.text(value)
+            if name == "sec-websocket-protocol":  # where browsers, which can send no header, put a key
+                value = _TOKEN_LIKE.sub(MASK, value)
+            allowed[name] = value
+    return allowed
+
+
+def _places(text: str, literal: str, start: int) -> Iterator[int]:
+    while (start := text.find(literal, start)) >= 0:
+        yield start
+        start += 1
+
+
+def _overlap(one: Finding, other: Finding) -> bool:
+    return one.start < other.end and other.start < one.end
+
+
+def _merged(findings: Iterable[Finding]) -> list[Finding]:
+    """In order, and those that overlap as one."""
+    merged = list[Finding]()
+    for finding in sorted(findings, key=lambda finding: (finding.start, -finding.end)):
+        if merged and finding.start < merged[-1].end:
+            last = merged[-1]
+            merged[-1] = Finding(last.kind, last.start, max(last.end, finding.end), last.certain)
+        else:
+            merged.append(finding)
+    return merged
+
+
+def _masked(text: str, start: int, end: int, spans: Iterable[Finding]) -> str:
+    """``text`` from ``start`` to ``end`` with a mask for each of ``spans``, which lie in it."""
+    parts = list[str]()
+    for span in spans:
+        parts += text[start : span.start], MASK
+        start = span.end
+    return "".join((*parts, text[start:end]))
+
+
+def _forms(value: str) -> set[str]:
+    """``value`` as it stands in a text, in JSON, and in JSON in JSON."""
+    forms = {value}
+    for _ in range(2):
+        forms |= {json.dumps(form, ensure_ascii=ascii_only)[1:-1] for form in forms for ascii_only in (False, True)}
+    return forms
+
+
+def _doubtful(text: str) -> Iterator[Finding]:
+    for match in _ASSIGNMENT.finditer(text):
+        yield Finding(
+            "value of a variable that is named like a secret", match.start("b"), match.end("b"), certain=False
+        )
+    for match in _RANDOM_WORD.finditer(text):
+        if _is_of_all_kinds(match[0]) and _entropy(match[0]) >= ENTROPY_BITS:
+            yield Finding("random text", match.start(), match.end(), certain=False)
+
+
+def _is_of_all_kinds(word: str) -> bool:
+    return any(c.isdigit() for c in word) and any(c.islower() for c in word) and any(c.isupper() for c in word)
+
+
+def _entropy(word: str) -> float:
+    """Bits per character, by how often each stands in ``word``."""
+    return -sum(n / len(word) * math.log2(n / len(word)) for n in Counter(word).values())
