@@ -7,14 +7,14 @@ recording matches a client that is masked alike, and masking twice changes nothi
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-import regex
 from attrs import define, field, frozen
 
 from .errors import ReplayError
-from .shapes import LOOK_BEHIND, MASK, SHAPES, Shape, named
+from .shapes import LITERAL, LOOK_BEHIND, MASK, SHAPES, Shape, configured, named
 
 SHORTEST_VALUE = 6
 """Characters that a configured secret must have. A shorter one stands in ordinary text by accident, and hiding it says where."""
@@ -22,8 +22,8 @@ SHORTEST_VALUE = 6
 ENTROPY_BITS = 4.3
 """Per character, from which on a long random word is warned of. Hexadecimal stays at 4 or less: ids and hashes are not."""
 
-_RANDOM_WORD = regex.compile(r"(?<![A-Za-z0-9+/_=-])[A-Za-z0-9+/_-]{32,128}={0,2}(?![A-Za-z0-9+/_=-])")
-_ASSIGNMENT = regex.compile(
+_RANDOM_WORD = re.compile(r"(?<![A-Za-z0-9+/_=-])[A-Za-z0-9+/_-]{32,128}={0,2}(?![A-Za-z0-9+/_=-])")
+_ASSIGNMENT = re.compile(
     r"(?<![A-Za-z0-9_])(?P<k>[A-Z][A-Z0-9_]{0,60}(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS)=[\"'\\]*)"
     r"(?P<b>[^\s\"'\\$<>{}()\[\],;*]{8,256})"
 )
@@ -58,7 +58,26 @@ _FIELDS = frozenset(
     }
 )
 _FAMILIES = ("x-ratelimit-", "x-stainless-")
-_TOKEN_LIKE = regex.compile(r"[A-Za-z0-9_.~+/=-]{24,}")
+_TOKEN_LIKE = re.compile(r"[A-Za-z0-9_.~+/=-]{24,}")
+
+
+def _any_of(literals: Iterable[str]) -> str:
+    """A pattern of them all, as a tree: it is tried at every character of every text."""
+    tree: dict[str, list[str]] = {}
+    for literal in literals:
+        if not literal:
+            return ""
+        tree.setdefault(literal[0], []).append(literal[1:])
+    branches = [re.escape(first) + _any_of(rest) for first, rest in sorted(tree.items())]
+    return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
+
+
+def _beginning(value: str) -> str:
+    """A pattern of every beginning of ``value`` that is shorter; of several, a search finds the longest first."""
+    pattern = ""
+    for character in reversed(value[:-1]):
+        pattern = re.escape(character) + (f"(?:{pattern})?" if pattern else "")
+    return pattern
 
 
 @frozen
@@ -82,15 +101,32 @@ class Finding:
 class Masker:
     """Knows secrets by their shapes, and by what it was told.
 
-    Make one with ``Masker.of``; ``Masker()`` knows the shapes alone.
+    Make one with ``Masker.of``; ``Masker()`` knows the known shapes alone, as ``DEFAULT`` does.
 
     Attributes:
         shapes: in the order in which they name what two of them find.
-        values: every form of every configured value, the longest first.
+        values: every form of every configured value.
     """
 
-    shapes: tuple[Shape, ...] = SHAPES
+    shapes: tuple[Shape, ...] = field(default=SHAPES, repr=False)
     values: tuple[str, ...] = field(default=(), repr=False)
+    _finder: re.Pattern[str] = field(init=False, repr=False, eq=False)  # every place where a literal stands
+    _by_literal: dict[str, tuple[Shape, ...]] = field(init=False, repr=False, eq=False)
+    _beginnings: re.Pattern[str] | None = field(init=False, repr=False, eq=False)  # of values, at a text's end
+    longest_literal: int = field(init=False, repr=False, eq=False)
+
+    def __attrs_post_init__(self) -> None:
+        literals = {literal for shape in self.shapes for literal in shape.literals}
+        heads = {head for head in literals if not any(head != other and head.startswith(other) for other in literals)}
+        by_literal = {
+            head: tuple(s for s in self.shapes if any(lit.startswith(head) for lit in s.literals)) for head in heads
+        }
+        beginnings = "|".join(_beginning(value[:LITERAL]) for value in self.values)
+        set_ = object.__setattr__
+        set_(self, "_finder", re.compile(f"(?=({_any_of(heads)}))"))
+        set_(self, "_by_literal", by_literal)
+        set_(self, "_beginnings", re.compile(rf"(?:{beginnings})\Z") if beginnings else None)
+        set_(self, "longest_literal", max(map(len, literals)))
 
     @classmethod
     def of(cls, values: Iterable[str] = (), names: Iterable[str] = ()) -> "Masker":
@@ -110,19 +146,20 @@ class Masker:
                     "or else ordinary text would be masked, and show by that what the secret is."
                 )
             forms.update(_forms(value))
-        return cls((*map(named, names), *SHAPES), tuple(sorted(forms, key=lambda form: (-len(form), form))))
+        told = (*map(configured, sorted(forms)), *map(named, names))
+        return cls((*told, *SHAPES), tuple(sorted(forms))) if told else DEFAULT
 
     def text(self, text: str) -> str:
         """``text`` with every certain secret masked; the same object if there is none.
 
         It may be plain text or JSON: JSON stays JSON.
         """
-        spans = _merged(self._certain(text))
+        spans = _merged(self.certain(text))
         return _masked(text, 0, len(text), spans) if spans else text
 
     def findings(self, text: str) -> list[Finding]:
         """What is masked in ``text``, and what is only warned of, in order."""
-        certain = _merged(self._certain(text))
+        certain = _merged(self.certain(text))
         doubtful = [finding for finding in _doubtful(text) if not any(_overlap(finding, known) for known in certain)]
         return sorted((*certain, *_merged(doubtful)), key=lambda finding: finding.start)
 
@@ -130,40 +167,35 @@ class Masker:
         """For a text that comes in pieces."""
         return StreamMasker(self)
 
-    @property
-    def longest_literal(self) -> int:
-        return max((len(literal) for shape in self.shapes for literal in shape.literals), default=0)
+    def certain(self, text: str, base: int = 0) -> Iterator[Finding]:
+        """The secrets whose beginning stands at ``base`` or later; some may overlap."""
+        done = dict[int, int]()  # by shape: what begins inside one that is closed ends with it
+        for at, shape in self._places(text, base):
+            if at >= done.get(id(shape), 0) and (match := shape.pattern.match(text, at)) is not None:
+                if shape.closed:
+                    done[id(shape)] = match.end()  # no text costs more than one pass
+                if shape.plausible(match["b"]):
+                    yield Finding(shape.kind, *match.span("b"))
 
-    def _certain(self, text: str, base: int = 0) -> Iterator[Finding]:
-        """The secrets that begin at ``base`` or later."""
-        for value in self.values:
-            for at in _places(text, value, base):
-                yield Finding("configured secret", at, at + len(value))
-        for shape in self.shapes:
-            for literal in shape.literals:
-                done = base
-                for at in _places(text, literal, base):
-                    if at < done or (match := shape.pattern.match(text, at)) is None:
-                        continue
-                    if shape.closed:
-                        done = match.end()  # no text costs more than one pass
-                    if shape.plausible(match["b"]):
-                        yield Finding(shape.kind, *match.span("b"))
+    def begun(self, text: str, base: int) -> Iterator[tuple[int, int]]:
+        """What may go on behind the end of ``text``: where it begins, and where the part of it that is not kept does."""
+        if self._beginnings is not None and (begun := self._beginnings.search(text, base)) is not None:
+            yield begun.start(), begun.start()
+        for at, shape in self._places(text, base):
+            if (match := shape.pattern.fullmatch(text, at, partial=True)) is not None:
+                yield at, match.end("k") if match["k"] is not None else len(text)
 
-    def _begun(self, text: str, base: int) -> Iterator[tuple[int, int]]:
-        """What may go on behind the end of ``text``: where it begins, and where the part does that is not kept."""
-        for value in self.values:
-            for at in _places(text, value[0], max(base, len(text) - len(value) + 1)):
-                if value.startswith(text[at:]):
-                    yield at, at
-        for shape in self.shapes:
-            for literal in shape.literals:
-                done = base
-                for at in _places(text, literal, base):
-                    if at >= done and (match := shape.pattern.fullmatch(text, at, partial=True)) is not None:
-                        if shape.closed:
-                            done = len(text)
-                        yield at, match.end("k") if match["k"] is not None else len(text)
+    def begins_nothing(self, text: str, n_new: int) -> bool:
+        """Whether no secret begins with any of the last ``n_new`` characters of ``text``, and none did before."""
+        start = max(0, len(text) - n_new - self.longest_literal + 1)
+        if self._finder.search(text, start) is not None:
+            return False
+        return self._beginnings is None or self._beginnings.search(text, start) is None
+
+    def _places(self, text: str, base: int) -> Iterator[tuple[int, Shape]]:
+        for match in self._finder.finditer(text, base):
+            for shape in self._by_literal[match[1]]:
+                yield match.start(), shape
 
 
 DEFAULT = Masker()
@@ -181,6 +213,7 @@ class StreamMasker:
     _text: str = field(init=False, default="")  # the end of what was fed
     _base: int = field(init=False, default=0)  # what begins before was decided upon earlier
     _out: int = field(init=False, default=0)  # this much of _text has gone out, or its mask has
+    _begun: bool = field(init=False, default=False)
 
     @property
     def holding(self) -> bool:
@@ -191,13 +224,17 @@ class StreamMasker:
         """What can go out now."""
         text = self._text = self._text + delta
         first = limit = len(text)
-        for start, body in self.masker._begun(text, self._base):
-            first, limit = min(first, start), min(limit, body)
-        spans = self._spans()
-        for span in reversed(spans):
-            if span.start < limit < span.end:
-                limit = span.start
-        masked = _masked(text, self._out, limit, [span for span in spans if span.start < limit])
+        if not self._begun and self.masker.begins_nothing(text, len(delta)):
+            masked = delta
+        else:
+            for start, body in self.masker.begun(text, self._base):
+                first, limit = min(first, start), min(limit, body)
+            self._begun = first < len(text)
+            spans = self._spans()
+            for span in reversed(spans):
+                if span.start < limit < span.end:
+                    limit = span.start
+            masked = _masked(text, self._out, limit, [span for span in spans if span.start < limit])
         undecided = max(self._base, min(first, limit - self.masker.longest_literal))
         keep = max(0, undecided - LOOK_BEHIND)
         self._text, self._base, self._out = text[keep:], undecided - keep, limit - keep
@@ -206,11 +243,11 @@ class StreamMasker:
     def flush(self) -> str:
         """The rest: the text has ended."""
         masked = _masked(self._text, self._out, len(self._text), self._spans())
-        self._text, self._base, self._out = "", 0, 0
+        self._text, self._base, self._out, self._begun = "", 0, 0, False
         return masked
 
     def _spans(self) -> list[Finding]:
-        return [span for span in _merged(self.masker._certain(self._text, self._base)) if span.end > self._out]
+        return [span for span in _merged(self.masker.certain(self._text, self._base)) if span.end > self._out]
 
 
 def allowed_headers(headers: Mapping[str, str], masker: Masker = DEFAULT) -> dict[str, str]:
@@ -227,12 +264,6 @@ def allowed_headers(headers: Mapping[str, str], masker: Masker = DEFAULT) -> dic
                 value = _TOKEN_LIKE.sub(MASK, value)
             allowed[name] = value
     return allowed
-
-
-def _places(text: str, literal: str, start: int) -> Iterator[int]:
-    while (start := text.find(literal, start)) >= 0:
-        yield start
-        start += 1
 
 
 def _overlap(one: Finding, other: Finding) -> bool:

@@ -18,6 +18,9 @@ from .errors import ReplayError
 MASK = "[masked]"
 """Stands for each secret. No key can hold it, or begin right behind it: so a masked text is masked no further."""
 
+LITERAL = 16
+"""Characters of a configured secret that are looked for."""
+
 LOOK_BEHIND = 64
 """Characters before a key that a shape may look at, its own first literal included."""
 
@@ -44,7 +47,7 @@ class Shape:
     """
 
     kind: str
-    literals: tuple[str, ...]
+    literals: tuple[str, ...] = field(repr=False)
     pattern: "regex.Pattern[str]" = field(repr=False)
     plausible: Callable[[str], bool] = field(repr=False)
     closed: bool = True
@@ -208,3 +211,9 @@ def named(name: str) -> Shape:
         raise ReplayError(f"{name[:64]!r} cannot be the name of a secret: a name is letters, digits, '_', '-' and '.'.")
     body = r"[^\s\"'\\,;(){}\[\]<>$`&]{3,}"
     return _shape(f"value of {name}", name, body, keep=_IS, after=_APART, plausible=_anything, source="configured")
+
+
+def configured(value: str) -> Shape:
+    """One secret that somebody named, in one of its forms: all of it is hidden."""
+    pattern = regex.compile(f"(?P<k>)(?P<b>{regex.escape(value, literal_spaces=True)})")
+    return Shape("configured secret", (value[:LITERAL],), pattern, _anything, closed=False, source="configured")
