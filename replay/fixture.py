@@ -11,7 +11,13 @@ from attrs import define, field, frozen
 from turntape.core.seam import Arguments, Event, Opened, Reasoning, Sampled, Text, ToolCall
 
 from .errors import FixtureUnreadable
-from .packing import Unpacker, decode, finite
+from .lines import Blob, FromClient, FromUpstream, Line, Relayed, Step, Turn
+from .messages import Tally
+from .packing import Unpacker, decode, exactly, finite
+from .relay_lines import KEYS as RELAY_KEYS
+from .relay_lines import RelayReader
+
+__all__ = ["FORMAT", "SHORT", "Blob", "Counts", "Fixture", "Step", "Turn"]
 
 FORMAT = 1
 
@@ -21,52 +27,6 @@ SHORT: dict[str, type[Text] | type[Arguments] | type[Reasoning]] = {"d": Text, "
 
 STEP_KEYS = frozenset({"open", "step", "s", "t", "rules", "in", *SHORT, "out", "h", "raised"})
 """All that a line of a step may have."""
-
-
-@frozen
-class Blob:
-    """A value that later lines refer to."""
-
-    line: int
-    name: str
-    value: Any
-
-
-@frozen
-class Step:
-    """One call of ``Session.receive``.
-
-    Attributes:
-        line: of the file, counted from 1.
-        at: seconds since the session's ``Opened``.
-        packed: the event as the file holds it.
-        out: the effects as the file holds them; None if there are none, or if the file was cut off before.
-        sent: hash of the bytes sent, of a short line.
-        checked: hash of ``packed``, of a full line.
-        raised: name of the exception that ended the call.
-        rules: of a session's first step: what may differ from it.
-    """
-
-    line: int
-    session: int
-    at: float
-    event: Event
-    packed: dict[str, Any] | None
-    out: list[dict[str, Any]] | None
-    sent: str | None = None
-    checked: str | None = None
-    raised: str | None = None
-    rules: tuple[Any, ...] = ()
-
-
-@frozen
-class Turn:
-    """A sample ended here: ``key`` names the conversation that it answered."""
-
-    line: int
-    session: int
-    sample_id: str
-    key: str
 
 
 @frozen
@@ -99,7 +59,7 @@ class Fixture:
 
     name: str
     rules: tuple[Any, ...] = ()
-    lines: list[Blob | Step | Turn] = field(factory=list)
+    lines: list[Line] = field(factory=list)
     blobs: dict[str, Any] = field(factory=dict)
     n_bytes: int = 0
     whole: bool = True
@@ -142,13 +102,27 @@ class Fixture:
         return (line for line in self.lines if isinstance(line, Turn))
 
     @property
+    def is_relayed(self) -> bool:
+        """Whether any of its sessions came through a relay."""
+        return any(isinstance(line, Relayed) for line in self.lines)
+
+    @property
     def counts(self) -> Counts:
-        n_sessions = n_calls = 0
-        for step in self.steps:
-            n_sessions += isinstance(step.event, Opened)
-            if isinstance(step.event, Sampled):
-                n_calls += sum(isinstance(increment, ToolCall) for increment in step.event.batch)
-        return Counts(n_sessions, sum(1 for _ in self.turns), n_calls, self.n_bytes)
+        n_sessions = 0
+        recorded, relayed = [0, 0], Tally()
+        for line in self.lines:
+            match line:
+                case Step(event=Opened()) | Relayed():
+                    n_sessions += 1
+                case Step(event=Sampled(batch=batch)):
+                    recorded[1] += sum(isinstance(increment, ToolCall) for increment in batch)
+                case Turn():
+                    recorded[0] += 1
+                case FromClient(session=session, text=text):
+                    relayed.client(session, text)
+                case FromUpstream(session=session, deltas=None, message=message):
+                    relayed.upstream(session, message)
+        return Counts(n_sessions, recorded[0] + relayed.n_turns, recorded[1] + relayed.n_calls, self.n_bytes)
 
 
 @define(eq=False)
@@ -158,10 +132,12 @@ class _Reader:
     fixture: Fixture
     line: int = 0
     _unpacker: Unpacker = field(init=False)
+    _relays: RelayReader = field(init=False)
     _last_sample: dict[int, str] = field(init=False, factory=dict)  # by session, which all are here once opened
 
     def __attrs_post_init__(self) -> None:
         self._unpacker = Unpacker(self.fixture.blobs)
+        self._relays = RelayReader(self._unpacker)
 
     def refuse(self, problem: str) -> None:
         raise FixtureUnreadable(self.fixture.name, self.line, problem)
@@ -195,8 +171,7 @@ class _Reader:
             case {"turn": int(session), "sample": str(sample_id), "key": str(key)}:
                 add(Turn(self.line, session, sample_id, key))
             case {"open": int(session), "in": packed}:
-                if session in self._last_sample:
-                    self.refuse(f"opens session {session} again.")
+                self._begin(session)
                 self._last_sample[session] = ""
                 step = self._step(row, session, self._unpacker.event(packed))
                 if not isinstance(step.event, Opened):
@@ -209,7 +184,16 @@ class _Reader:
                 batch = tuple(kind(str(text)) for text in row[key])
                 add(self._step(row, session, Sampled(self._last_sample.get(session, ""), batch)))
             case _:
-                self.refuse(f"is no line of fixture format {FORMAT}.")
+                relayed = next((key for key in row if key in RELAY_KEYS), None)
+                if relayed is None:
+                    return self.refuse(f"is no line of fixture format {FORMAT}.")
+                if relayed == "relay":
+                    self._begin(exactly(row[relayed], int))
+                add(self._relays.read(relayed, row, self.line))
+
+    def _begin(self, session: object) -> None:
+        if session in self._last_sample or session in self._relays:
+            self.refuse(f"opens session {session} again.")
 
     def _header(self, row: dict[str, Any]) -> None:
         version = row.get("turntape")
@@ -263,6 +247,6 @@ def _first_half(line: bytes) -> dict[str, Any] | None:
     """The event of a line that was cut off after it."""
     for end in (len(line), *(match.start() for match in re.finditer(rb',"(?:out|h|raised)":|,"?[a-z]*"?$', line))):
         row = _row(line[:end] + b"}")
-        if row is not None and (row.keys() & {"in", *SHORT}):
+        if row is not None and (row.keys() & {"open", "step", "s"}) and (row.keys() & {"in", *SHORT}):
             return {name: value for name, value in row.items() if name not in ("out", "h", "raised")}
     return None

@@ -157,9 +157,9 @@ class Unpacker:
         self._blobs = blobs
         self._converter = converter = cattrs.Converter(forbid_extra_keys=True)
         for primitive in (bool, int):
-            converter.register_structure_hook(primitive, _exactly)
+            converter.register_structure_hook(primitive, exactly)
         converter.register_structure_hook(float, lambda value, _: finite(value))
-        converter.register_structure_hook(str, lambda value, type_: _exactly(self._resolved(value), type_))
+        converter.register_structure_hook(str, lambda value, type_: exactly(self._resolved(value), type_))
         converter.register_structure_hook(bytes, lambda value, _: orjson.dumps(self.value(value)))
         converter.register_structure_hook(ClientText, self._client_text)
         converter.register_structure_hook_func(lambda type_: type_ == Increment, self._tagged)
@@ -231,11 +231,11 @@ class Unpacker:
             case {"spaced": value}:
                 return ClientText(json.dumps(self.value(value)))
             case {"text": value}:
-                return ClientText(_exactly(self._resolved(value), str))
+                return ClientText(exactly(self._resolved(value), str))
         raise ValueError("a ClientText holds 'json', 'spaced' or 'text'")
 
 
-def _exactly(value: Any, type_: type) -> Any:
+def exactly(value: Any, type_: type) -> Any:
     if type(value) is not type_:
         raise ValueError(f"expected {type_.__name__}, got {type(value).__name__}")
     return value

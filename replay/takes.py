@@ -27,7 +27,9 @@ from turntape.core.session import Session
 from turntape.transport.driver import SessionLike
 
 from .errors import Divergence
-from .fixture import Fixture, Step
+from .fixture import Fixture
+from .lines import Step
+from .reconstruction import Reconstruction
 
 NewSession = Callable[[], SessionLike]
 
@@ -78,6 +80,7 @@ class Take:
     def said(self) -> list[Item]:
         """The items that its increments make, without ids, as far as it came."""
         items: list[dict[str, Any]] = []
+        summary_part = 0
         for increment in self.increments():
             match increment:
                 case Message(phase):
@@ -96,8 +99,12 @@ class Take:
                     _grow(_last(items, "message"), "content", "refusal", "refusal", text)
                 case Reasoning(text):
                     _grow(_last(items, "reasoning"), "content", "reasoning_text", "text", text)
-                case Summary(text):
-                    _grow(_last(items, "reasoning"), "summary", "summary_text", "text", text)
+                case Summary(text, part):
+                    summary = _last(items, "reasoning")
+                    if part > summary_part or not summary["summary"]:
+                        summary["summary"].append({"type": "summary_text", "text": ""})
+                    summary_part = part
+                    _grow(summary, "summary", "summary_text", "text", text)
         return [Item.of(item) for item in items]
 
     def increments(self) -> Iterator[Increment]:
@@ -124,23 +131,37 @@ def _grow(item: dict[str, Any], where: str, kind: str, key: str, text: str) -> N
     parts[-1][key] += text
 
 
-def refeed(fixture: Fixture, new_session: NewSession = Session) -> Iterator[tuple[Step, Sequence[Effect], str | None]]:
-    """Feed a recording to fresh sessions; yield each step, what a session of today answers, and what it raised."""
-    sessions: dict[int, SessionLike] = {}
+def recorded_steps(
+    fixture: Fixture, new_session: NewSession = Session
+) -> Iterator[tuple[Step, Sequence[Effect], str | None]]:
+    """Feed what this server recorded to fresh sessions; yield each step, what a session of today answers, and what it raised."""
+    receives: dict[int, Callable[..., list[Effect]]] = {}
     for step in fixture.steps:
-        session = sessions.get(step.session)
-        if session is None:
-            session = sessions[step.session] = new_session()
+        receive = receives.get(step.session)
+        if receive is None:
+            receive = receives[step.session] = new_session().receive
         try:
-            effects = session.receive(step.event, now=step.at)
+            effects = receive(step.event, now=step.at)
         except Exception as exc:  # noqa: BLE001 - whatever it is, it is the answer
             yield step, (), type(exc).__name__
         else:
             yield step, effects, None
 
 
+def refeed(fixture: Fixture, new_session: NewSession = Session) -> Iterator[tuple[Step, Sequence[Effect], str | None]]:
+    """The same of every session of the file: those that a relay wrote are reconstructed."""
+    recorded, reconstruction = recorded_steps(fixture, new_session), Reconstruction(fixture, new_session)
+    for line in fixture.lines:
+        if isinstance(line, Step):
+            yield next(recorded)
+        else:
+            yield from reconstruction.feed(line)
+
+
 def takes(fixture: Fixture, new_session: NewSession = Session) -> list[Take]:
     """Every sample that the recording started, oldest first. Conversations are rebuilt by today's core.
+
+    Of relayed sessions ``not_replayable`` says what is no take, or not in full.
 
     Raises:
         Divergence: today's core does not start the samples that were recorded.

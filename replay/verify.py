@@ -4,36 +4,63 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
-from attrs import frozen
+from attrs import define, field, frozen
 
 from turntape.core.seam import CancelSample, Effect, Event, Finish, Sampled, SampleFailed, Send, StartSample
 from turntape.core.session import Session
 
 from .differences import differences, excerpts
 from .errors import Divergence
-from .fixture import Blob, Fixture, Step, Turn
+from .fixture import Fixture
+from .ladders import Ladder, LadderBroken
+from .lines import Blob, FromUpstream, Gone, Line, Relayed, Step, Turn, Unread
 from .packing import MissingBlob, Packer, Unpacker, decode, digest, encode
+from .reconstruction import Reconstruction
 from .recorder import sent_digest
-from .takes import NewSession, refeed
+from .relayed import NotReplayable
+from .takes import NewSession, recorded_steps
 
 
 @frozen
 class Verified:
-    """What was found equal.
+    """What was found to hold.
 
     Attributes:
+        n_sessions: that this server recorded, which are equal byte for byte; so are their ``n_steps``.
+        n_turns: of those.
         whole: the file ends with a whole line.
+        n_relayed: sessions that came through a relay, of which ladders, numbering and reconstruction hold.
+        n_relayed_turns: samples of those.
+        not_replayable: what of those no take says.
     """
 
     n_sessions: int
     n_steps: int
     n_turns: int
     whole: bool
+    n_relayed: int = 0
+    n_relayed_turns: int = 0
+    not_replayable: tuple[NotReplayable, ...] = ()
 
     def __str__(self) -> str:
-        parts = ((self.n_sessions, "session"), (self.n_steps, "step"), (self.n_turns, "turn"))
-        counted = ", ".join(f"{n:,} {name}{'' if n == 1 else 's'}" for n, name in parts)
-        return f"{counted}: equal byte for byte" + ("" if self.whole else "; the last line was cut off")
+        lines: list[str] = []
+        if self.n_sessions or not self.n_relayed:
+            parts = ((self.n_sessions, "session"), (self.n_steps, "step"), (self.n_turns, "turn"))
+            lines.append(f"{_counted(*parts)}: equal byte for byte")
+        if self.n_relayed:
+            counted = _counted((self.n_relayed, "relayed session"), (self.n_relayed_turns, "turn"))
+            held = "ladders, numbering and reconstruction hold (not byte-exact: another server made them)"
+            lines.append(f"{counted}: {held}")
+        told = "; ".join(lines) + ("" if self.whole else "; the last line was cut off")
+        if self.not_replayable:
+            told += "\n".join(
+                (f"; {len(self.not_replayable)} not replayable:", *(f"  {one}" for one in self.not_replayable))
+            )
+        return told
+
+
+def _counted(*parts: tuple[int, str]) -> str:
+    return ", ".join(f"{n:,} {name}{'' if n == 1 else 's'}" for n, name in parts)
 
 
 def verify(fixture: Fixture, new_session: NewSession = Session) -> Verified:
@@ -42,7 +69,7 @@ def verify(fixture: Fixture, new_session: NewSession = Session) -> Verified:
     Raises:
         Divergence: the first line that is not what today's core makes of the recording, or that was edited.
     """
-    answers = refeed(fixture, new_session)
+    answers, relayed = recorded_steps(fixture, new_session), _Relayed(fixture, new_session)
     keys: dict[tuple[int, str], str] = {}
     n_steps = n_turns = 0
     sessions = set[int]()
@@ -81,7 +108,53 @@ def verify(fixture: Fixture, new_session: NewSession = Session) -> Verified:
                     elif isinstance(effect, CancelSample):
                         running.discard((step.session, effect.sample_id))
                 _check(fixture, step, effects, raised, is_last=step is last)
-    return Verified(len(sessions), n_steps, n_turns, fixture.whole)
+            case _:
+                relayed.check(line)
+    lost = tuple(relayed.reconstruction.lost)
+    return Verified(len(sessions), n_steps, n_turns, fixture.whole, relayed.n_sessions, relayed.n_turns, lost)
+
+
+@define(eq=False)
+class _Relayed:
+    """The relayed sessions of a file, as far as its lines have come."""
+
+    fixture: Fixture
+    new_session: NewSession
+    reconstruction: Reconstruction = field(init=False)
+    n_sessions: int = 0
+    n_turns: int = 0
+    _ladders: dict[int, dict[str | None, Ladder]] = field(factory=dict)  # by session and lane
+
+    def __attrs_post_init__(self) -> None:
+        self.reconstruction = Reconstruction(self.fixture, self.new_session)
+
+    def check(self, line: Line) -> None:
+        match line:
+            case Relayed(session=session):
+                self.n_sessions += 1
+                self._ladders[session] = {}
+            case FromUpstream(session=session):
+                self._climb(line)
+            case Unread(session=session) | Gone(session=session):
+                self._ladders.pop(session, None)
+        for _, effects, _ in self.reconstruction.feed(line):
+            self.n_turns += sum(isinstance(effect, StartSample) for effect in effects)
+        for unlike in self.reconstruction.unlike:
+            problem = "the answer cannot be said by increments as it was"
+            raise Divergence(self.fixture.name, unlike.line, problem, unlike.heard, unlike.said)
+
+    def _climb(self, line: FromUpstream) -> None:
+        """The ladder of the lane goes on."""
+        ladders = self._ladders.get(line.session)
+        if ladders is None:
+            return
+        for message in line.messages:
+            lane = message.get("stream_id") if isinstance(message, dict) else None
+            ladder = ladders.setdefault(lane if isinstance(lane, str) else None, Ladder())
+            try:
+                ladder.climb(message if isinstance(message, dict) else {})
+            except LadderBroken as exc:
+                raise Divergence(self.fixture.name, line.line, f"{message['type']!r} deviates: {exc}") from None
 
 
 def _ended_by(event: Event) -> str | None:

@@ -5,7 +5,7 @@ their place, and what no delta said is taken from the event that ends it, or fro
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
@@ -133,12 +133,13 @@ class EventReader:
 
     def feed(self, events: list[bytes] | list[str]) -> tuple[Increment, ...]:
         """What the events of one read say."""
-        for event in events:
+        return self.hear(_loads(event) for event in events if event.strip() not in (b"[DONE]", "[DONE]"))
+
+    def hear(self, events: Iterable[Any]) -> tuple[Increment, ...]:
+        """The same, of events that are decoded."""
+        for value in events:
             if self.ended:
                 break
-            if event.strip() in (b"[DONE]", "[DONE]"):
-                continue
-            value = _loads(event)
             if isinstance(value, dict):
                 self._event(value)
                 self._n_events += 1
