@@ -17,7 +17,7 @@ from .service import ServerSettings, Service
 from .store import Store
 from .websocket import serve_websocket
 
-__all__ = ["ServerSettings", "UnsafeHost", "serve", "serve_connection"]
+__all__ = ["ServerSettings", "UnsafeHost", "open_listeners", "serve", "serve_connection"]
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ async def serve(
             "configure one, or listen on 127.0.0.1."
         )
     service = Service(settings, new_session, backend, store, shutdown)
-    listeners = await _listen(settings)
+    listeners = await open_listeners(settings.host, settings.port)
     port: int = listeners[0].socket.getsockname()[1]
     async with trio.open_nursery() as connections:  # outlives the listeners
         async with trio.open_nursery() as listening:
@@ -73,9 +73,10 @@ async def serve(
         connections.cancel_scope.cancel()
 
 
-async def _listen(settings: ServerSettings) -> list[trio.SocketListener]:
-    listeners = await trio.open_tcp_listeners(settings.port, host=settings.host, backlog=BACKLOG)
-    if settings.port == 0:
+async def open_listeners(host: str, port: int) -> list[trio.SocketListener]:
+    """Sockets that listen on every address of ``host``; on one of them if the port is 0. Raises ``OSError``."""
+    listeners = await trio.open_tcp_listeners(port, host=host, backlog=BACKLOG)
+    if port == 0:
         # a name with several addresses would get several ports, and a client has only one of them
         for listener in listeners[1:]:
             await listener.aclose()
