@@ -340,9 +340,13 @@ class Save:
     record: Record
 
 
+ABNORMAL = 1006
+"""Close code of a connection that dies without a close frame, RFC 6455 section 7.4.1. Only a stub orders that, as a fault."""
+
+
 @frozen
 class Close:
-    """End the connection, after everything sent before. ``code`` is a WebSocket close code."""
+    """End the connection, after everything sent before. ``code`` is a WebSocket close code, or ``ABNORMAL``."""
 
     code: int
     reason: str = ""

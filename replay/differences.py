@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 from attrs import frozen
 
+from .kinds import kind_of_difference
 from .packing import encode
 
 AROUND = 40
@@ -79,21 +80,39 @@ def _around(text: str, place: int) -> str:
     return ("…" if first else "") + cut + ("…" if last < len(text) else "")
 
 
-def allowing_rules(item_type: str, found: list[Difference]) -> list[dict[str, Any]]:
-    """Narrow ``replace`` rules with which ``found``, which should be one pair of texts, would not count; [] if there are none.
+def allowing_rules(item_type: str | None, found: list[Difference]) -> list[dict[str, Any]]:
+    """Narrow ``replace`` rules with which ``found``, which should be pairs of texts, would not count; [] if there are none.
 
-    A rule names what stands before the first differing word on its line, or after it, so that it lets no more pass.
+    A rule is for a kind of value where all that differs is of one kind. Else it names what stands before the first
+    differing word on its line, or after it, so that it lets no more pass.
+
+    Args:
+        item_type: of the item that differs; None for the settings.
     """
-    if len(found) != 1 or not (isinstance(found[0].expected, str) and isinstance(found[0].got, str)):
+    rules: list[dict[str, Any]] = []
+    for difference in found:
+        own = _rules_for(item_type, difference)
+        if not own:
+            return []
+        rules += [rule for rule in own if rule not in rules]
+    return rules if len(rules) <= MAX_DIFFERENCES else []
+
+
+def _rules_for(item_type: str | None, difference: Difference) -> list[dict[str, Any]]:
+    expected, got = difference.expected, difference.got
+    if not (isinstance(expected, str) and isinstance(got, str)):
         return []
-    expected, got = found[0].expected, found[0].got
-    at = ".".join("*" if name.isdigit() else name for name in found[0].path)
+    at = ".".join("*" if name.isdigit() else name for name in difference.path)
+    place = {"at": at} if item_type is None else {"items": [item_type], "at": at}
     rules: list[dict[str, Any]] = []
     while expected != got and len(rules) < MAX_DIFFERENCES:
+        if (kind := kind_of_difference(expected, got)) is not None:
+            rules.append({"rule": "replace", "kind": kind, **place})
+            return rules
         pattern = _around_a_word(expected, common_start(expected, got))
         if pattern is None:
             return []
-        rules.append({"rule": "replace", "items": [item_type], "at": at, "pattern": pattern, "with": "…"})
+        rules.append({"rule": "replace", **place, "pattern": pattern, "with": "…"})
         before = common_start(expected, got)
         expected, got = re.sub(pattern, "…", expected), re.sub(pattern, "…", got)
         if expected != got and common_start(expected, got) <= before - AROUND:

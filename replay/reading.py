@@ -14,6 +14,7 @@ from turntape.core.context import Context
 from turntape.core.seam import StartSample
 
 from .rules import VALUE, Learn, Replace, Ruleset
+from .secrets import DEFAULT, Masker
 
 SHORTEST_LEARNED = 2
 """A shorter value, such as the folder "/", is replaced where it was learned and nowhere else."""
@@ -120,10 +121,14 @@ class Reading:
 
 
 class Reader:
-    """Reads conversations under one ruleset. An item is read once, unless a later one teaches what it held."""
+    """Reads conversations under one ruleset. An item is read once, unless a later one teaches what it held.
 
-    def __init__(self, rules: Ruleset) -> None:
-        self.rules = rules
+    Args:
+        masker: what it hides is hidden here too, so that a masked recording is equal to the live request.
+    """
+
+    def __init__(self, rules: Ruleset, masker: Masker = DEFAULT) -> None:
+        self.rules, self._masker = rules, masker
         self._readings: weakref.WeakKeyDictionary[Context, Reading] = weakref.WeakKeyDictionary()
         self._settings: dict[tuple[bytes, Learned], bytes] = {}  # bounded: see settings()
 
@@ -173,7 +178,10 @@ class Reader:
         return Reading(seed, learned, fold, before, tuple(states))
 
     def item(self, item: Item, learned: Learned) -> Item:
-        """``item`` with placeholders for what may differ."""
+        """``item`` masked, with placeholders for what may differ."""
+        encoded = item.encoded.decode()
+        if (masked := self._masker.text(encoded)) is not encoded:
+            item = Item.decode(masked.encode())
         rules = [rule for rule in self.rules.replace if not rule.items or item.type in rule.items]
         if not rules and not self.rules.learn:
             return item
@@ -181,19 +189,30 @@ class Reader:
 
     def settings(self, start: StartSample, learned: Learned) -> bytes:
         """What is asked beside the conversation, as one JSON object with sorted keys; nulls count as absent."""
-        raw = start.request.raw
-        asked = {
-            name: value
-            for name, value in raw.items()
-            if value is not None and name not in DELIVERY and name not in self.rules.ignored
+        uncompared = DELIVERY | self.rules.ignored | self.rules.warned
+        exact = {
+            name: value for name, value in start.request.raw.items() if value is not None and name not in uncompared
         }
+        return self._plain_settings(exact, learned)
+
+    def warned(self, start: StartSample, learned: Learned) -> bytes:
+        """Those settings, and the model, that may differ if it is said."""
+        raw = start.request.raw
+        warned = {name: raw[name] for name in sorted(self.rules.warned - DELIVERY) if raw.get(name) is not None}
+        plain = self._plain_settings(warned, learned)
+        if "model" not in self.rules.warned:
+            return plain
+        return orjson.dumps({"model": start.model, **orjson.loads(plain)}, option=orjson.OPT_SORT_KEYS)
+
+    def _plain_settings(self, asked: dict[str, Any], learned: Learned) -> bytes:
         encoded = orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)
         if (known := self._settings.get((encoded, learned))) is not None:
             return known
         if len(self._settings) >= 64:  # an agent has one or two; nothing depends on the number
             self._settings.clear()
         rules = [rule for rule in self.rules.replace if not rule.items]
-        plain = orjson.dumps(self._plain(asked, (), rules, learned), option=orjson.OPT_SORT_KEYS)
+        masked = orjson.loads(self._masker.text(encoded.decode()))
+        plain = orjson.dumps(self._plain(masked, (), rules, learned), option=orjson.OPT_SORT_KEYS)
         self._settings[encoded, learned] = plain
         return plain
 

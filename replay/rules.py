@@ -2,21 +2,29 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
+import orjson
 from attrs import evolve, frozen
 
 from .errors import RuleInvalid
+from .kinds import KINDS, placeholder
 from .packing import encode
 from .presets import PRESETS
 
 VALUE = "value"
 """Name of the group of a learning pattern that captures what is learned."""
 
+MAX_FILE_BYTES = 1 << 20
+"""Of a file of rules; ours. Real ones have a few lines."""
+
+_SHAPES = '"rule" should be "replace", "learn", or "ignore", "warn" or "exact" with an array "fields" of the names of settings'
+
 
 @frozen
 class Replace:
-    """Every match of ``pattern`` becomes ``with_``, in the items and at the place that the rule is for.
+    """Every match of ``pattern``, or every value of a kind, becomes ``with_`` where the rule is for.
 
     Attributes:
         items: item types; empty for all items and the request's settings.
@@ -42,12 +50,14 @@ class Ruleset:
     """The rules of one recording, understood.
 
     Attributes:
-        ignored: names of settings that are not compared.
+        ignored: names of settings that are not compared; the model and the tools are settings too.
+        warned: names of those that may differ, which is then said.
     """
 
     replace: tuple[Replace, ...] = ()
     learn: tuple[Learn, ...] = ()
     ignored: frozenset[str] = frozenset()
+    warned: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, rules: Iterable[Any]) -> "Ruleset":
@@ -65,11 +75,51 @@ class Ruleset:
                     ruleset = evolve(ruleset, replace=(*ruleset.replace, _replace(rule)))
                 case {"rule": "learn"}:
                     ruleset = evolve(ruleset, learn=(*ruleset.learn, _learn(rule)))
-                case {"rule": "ignore", "fields": list(fields), **rest} if not rest and all(_is_str(f) for f in fields):
-                    ruleset = evolve(ruleset, ignored=ruleset.ignored | {*fields})
+                case {"rule": "ignore" | "warn" | "exact" as policy, "fields": list(fields), **rest} if (
+                    not rest and all(map(_is_str, fields))
+                ):
+                    ruleset = ruleset.under(policy, rule)
                 case _:
-                    raise _invalid(rule, '"rule" should be "replace", "learn", or "ignore" with an array "fields"')
+                    raise _invalid(rule, _SHAPES)
         return ruleset
+
+    def under(self, policy: str, rule: dict[str, Any]) -> "Ruleset":
+        """The last rule that names a setting says how it is compared."""
+        fields = frozenset(rule["fields"])
+        if "input" in fields:
+            raise _invalid(rule, "the conversation is always compared; use replace rules for what may differ in it")
+        ignored, warned = self.ignored - fields, self.warned - fields
+        return evolve(
+            self,
+            ignored=ignored | fields if policy == "ignore" else ignored,
+            warned=warned | fields if policy == "warn" else warned,
+        )
+
+
+def load_rules(path: Path) -> list[Any]:
+    """The rules in a file: one JSON array of rules and names of presets, as an ``open`` line holds it.
+
+    Raises:
+        RuleInvalid: names the file, and the rule in it.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except OSError as exc:
+        raise RuleInvalid(f"{path}: cannot be read: {exc.strerror}.") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise RuleInvalid(f"{path}: is larger than {MAX_FILE_BYTES:,} bytes, which no file of rules should be.")
+    try:
+        rules = orjson.loads(content)
+    except orjson.JSONDecodeError as exc:
+        raise RuleInvalid(f"{path}: is not JSON: {exc}.") from None
+    if not isinstance(rules, list):
+        raise RuleInvalid(f'{path}: should be an array of rules, such as [{{"rule":"ignore","fields":["user"]}}].')
+    try:
+        Ruleset.of(rules)
+    except RuleInvalid as exc:
+        raise RuleInvalid(f"{path}: {exc}") from None
+    return rules
 
 
 def _is_str(value: object) -> bool:
@@ -106,11 +156,24 @@ def _pattern(rule: dict[str, Any], *known: str) -> tuple[re.Pattern[str], str]:
 
 
 def _replace(rule: dict[str, Any]) -> Replace:
-    pattern, with_ = _pattern(rule, "items", "at")
+    pattern, with_ = _kind(rule) if "kind" in rule else _pattern(rule, "items", "at")
     items, at = rule.get("items", []), rule.get("at", "")
     if not isinstance(items, list) or not all(map(_is_str, items)) or not isinstance(at, str):
         raise _invalid(rule, '"items" should be an array of item types, and "at" a path such as "content.*.text"')
     return Replace(pattern, with_, frozenset(items), tuple(at.split(".")) if at else ())
+
+
+def _kind(rule: dict[str, Any]) -> tuple[re.Pattern[str], str]:
+    if unknown := rule.keys() - {"rule", "kind", "with", "items", "at"}:
+        why = "; a kind has a pattern of its own" if "pattern" in unknown else ""
+        raise _invalid(rule, f"{min(unknown)!r} is not part of it{why}")
+    kind = rule["kind"]
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise _invalid(rule, f'"kind" should be one of {", ".join(sorted(KINDS))}')
+    with_ = rule.get("with", placeholder(kind))
+    if not isinstance(with_, str):
+        raise _invalid(rule, '"with" should be a string')
+    return KINDS[kind], with_.replace("\\", r"\\")
 
 
 def _learn(rule: dict[str, Any]) -> Learn:

@@ -1,7 +1,7 @@
 """A fixture as backend: the recorded take, to the same conversation and settings only. Nothing is guessed."""
 
 import math
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,51 +9,25 @@ import orjson
 import trio
 from attrs import define, field
 
-from turntape.core.seam import Increment, SampleFailed, Started, StartSample
+from turntape.core.seam import Sampled, SampleFailed, Started, StartSample
 from turntape.core.session import Session
-from turntape.transport.backends.base import BackendError, Batch
+from turntape.transport.backends.base import Backend, BackendError, Batch
+from turntape.transport.driver import SessionLike
 
-from .differences import allowing_rules, differences, shown
+from .differences import differences, shown
 from .errors import ReplayError
 from .fixture import Fixture
-from .packing import encode
-from .reading import Reader, Reading
-from .rules import Ruleset
+from .pacing import Pace
+from .stub_faults import MIDWAY, ON_THE_CONNECTION, Fault, Faults, first_half
+from .stub_library import Library, Recorded, fixtures_of
+from .stub_misses import no_answer, too_early
+from .stub_runs import Choice, Run, Runs
+from .stub_session import StubSession
 from .substitution import Substitution
-from .takes import NewSession, Take, takes
+from .takes import NewSession
 
-
-@define(eq=False)
-class _Recorded:
-    """A take under its rules.
-
-    Attributes:
-        order: its place among all takes.
-    """
-
-    take: Take
-    order: int
-    reading: Reading
-    settings: bytes
-    delivered: bool = False
-
-
-@define(eq=False)
-class _Shelf:
-    """The takes that share rules: those not yet played, by what they answer, in recorded order."""
-
-    reader: Reader
-    recorded: list[_Recorded] = field(factory=list)
-    free: dict[tuple[str, str, bytes], list[_Recorded]] = field(factory=dict)
-
-    def add(self, take: Take, order: int) -> None:
-        reading = self.reader.read(take.start.context, take.start.request.instructions)
-        one = _Recorded(take, order, reading, self.reader.settings(take.start, reading.learned))
-        self.recorded.append(one)
-        self.free.setdefault(self.key(take.start.model, reading, one.settings), []).append(one)
-
-    def key(self, model: str, reading: Reading, settings: bytes) -> tuple[str, str, bytes]:
-        return model, reading.fold.key, settings
+HOLD_S = 30.0
+"""How long a take without an end waits for its client to leave, as the recorded one did; ours."""
 
 
 @define(eq=False)
@@ -62,17 +36,33 @@ class FixtureBackend:
 
     Attributes:
         models: those recorded.
+        pace: how fast takes are played.
         misses: what was asked and not found; a stub that ends with any has failed.
-        speed: how many times faster than recorded; infinite for no waiting at all.
+        warnings: how requests differed from what they were answered with, where a rule says "warn"; each once.
+        n_asked: samples that were asked for, found or not.
+        asked_elsewhere: what was not found, and answered by ``fallback``.
+        fallback: answers what is not recorded; None refuses it. Nothing else ever opens a connection.
         on_miss: told of each miss as it happens.
+        on_note: told of each warning, fault and repeated answer.
     """
 
     models: tuple[str, ...]
-    speed: float = math.inf
+    pace: Pace
+    faults: Faults
     misses: list[str] = field(factory=list)
+    warnings: dict[str, str] = field(factory=dict)  # by what differs
+    n_asked: int = 0
+    asked_elsewhere: list[str] = field(factory=list)
+    fallback: Backend | None = None
     on_miss: Callable[[str], object] | None = None
-    _shelves: list[_Shelf] = field(factory=list)
-    _fixtures: list[Fixture] = field(factory=list)
+    on_note: Callable[[str], object] | None = None
+    _library: Library = field(factory=Library)
+    _runs: Runs = field(factory=lambda: Runs(0))
+    _turns: list[Recorded] = field(factory=list)
+    _has_sessions: bool = False
+    _played: dict[str, tuple[Run, Recorded]] = field(
+        factory=dict
+    )  # by sample id, until its client is known to have heard
 
     @classmethod
     def load(
@@ -80,171 +70,232 @@ class FixtureBackend:
         paths: Iterable[str | Path | Fixture],
         *,
         rules: Sequence[Any] = (),
-        speed: float = math.inf,
+        speed: float | str | Pace = math.inf,
+        runs: int | None = 1,
+        faults: Iterable[str | Fault] = (),
         new_session: NewSession = Session,
     ) -> "FixtureBackend":
         """
         Args:
             rules: hold for every fixture, after its own.
+            speed: how many times faster than recorded, infinite for no waiting at all; or as ``--speed`` writes it.
+            runs: how often the whole recording can be played; None for any number of times.
+            faults: as ``--fault`` writes them.
 
         Raises:
-            ReplayError: a fixture cannot be read, its rules cannot be used, or it holds nothing to play.
+            ReplayError: a fixture cannot be read, its rules cannot be used, it holds nothing to play, or an option is
+                none.
         """
-        if not speed > 0:
-            raise ReplayError(f"The speed should be a number above 0, but it is {speed}.")
-        fixtures = [path if isinstance(path, Fixture) else Fixture.load(path) for path in paths]
-        shelves: dict[bytes, _Shelf] = {}
-        models: dict[str, None] = {}
-        order = 0
-        for fixture in fixtures:
-            for take in takes(fixture, new_session):
-                models.setdefault(take.start.model)
-                if not take.whole:
-                    continue  # cancelled, or cut off: nobody knows how it would have ended
-                own = [*take.rules, *rules]
-                shelf = shelves.setdefault(encode(own), _Shelf(Reader(Ruleset.of(own))))
-                shelf.add(take, order)
-                order += 1
-        if not order:
-            names = ", ".join(fixture.name for fixture in fixtures) or "no file"
+        pace = Pace.of(speed)
+        if runs is not None and runs < 1:
+            raise ReplayError(f"The number of runs should be 1 or more, but it is {runs}.")
+        library = Library(rules, new_session)
+        for fixture in fixtures_of(paths):
+            library.add(fixture)
+        turns = library.turns
+        if not turns:
+            names = ", ".join(fixture.name for fixture in library.fixtures) or "no file"
             raise ReplayError(f"There is nothing to play: {names} holds no finished turn.")
-        return cls(tuple(models), speed, shelves=[*shelves.values()], fixtures=fixtures)
+        places = [(one.take.fixture.name, one.number, one.order) for one in turns]
+        return cls(
+            tuple(library.models),
+            pace,
+            Faults.at(faults, places),
+            library=library,
+            runs=Runs(len(turns), runs),
+            turns=turns,
+        )
 
     @property
     def n_takes(self) -> int:
-        """How many turns can be played, each of them once."""
-        return sum(len(shelf.recorded) for shelf in self._shelves)
+        """How many turns can be played, each of them once in each run."""
+        return len(self._turns) * self.n_runs
 
     @property
     def n_played(self) -> int:
         """How many were played to their end."""
-        return sum(one.delivered for shelf in self._shelves for one in shelf.recorded)
+        return sum(len(run.played) for run in self._runs.begun)
+
+    @property
+    def n_runs(self) -> int:
+        """How many runs there were to be; where any number could be, how many began."""
+        return self._runs.at_most or max(1, len(self._runs.begun))
+
+    @property
+    def rules(self) -> list[Any]:
+        """Every rule that requests were compared under, for a recording of the run."""
+        return self._library.rules_used
+
+    def new_session(self, inner: Callable[[], SessionLike] = Session) -> StubSession:
+        """A session for one client of this stub. Faults of the connection, and answers that were lost on the way to a
+        client, need it.
+
+        Args:
+            inner: what it wraps.
+        """
+        self._has_sessions = True
+        return StubSession(inner(), self)
 
     @trio.as_safe_channel
     async def sample(self, start: StartSample) -> AsyncGenerator[Batch, None]:
-        found = self._find(start)
-        if found is None:
-            self.misses.append(self._explain(start))
-            if self.on_miss is not None:
-                self.on_miss(self.misses[-1])
-            raise BackendError(self.misses[-1], code="fixture_miss", status=400)
-        recorded, queue, reading = found
-        queue.remove(recorded)
+        self.n_asked += 1
+        matching = self._library.matching(start)
+        choice = self._runs.choose(start, matching)
+        if choice is None:
+            early = self._runs.ahead(matching)
+            miss = self._explain(start) if early is None else too_early(early)
+            if self.fallback is None:
+                raise self._missed(miss)
+            async with self._elsewhere(miss).sample(start) as batches:
+                async for batch in batches:
+                    yield batch
+            return
+        run, recorded, _ = choice
+        self._say_what_is_odd(choice)
+        self._runs.begin(start, choice)
+        if self._has_sessions:
+            self._played[start.sample_id] = run, recorded
         try:
-            async for batch in self._play(recorded, reading):
+            async for batch in self._play(start, choice):
                 yield batch
         finally:
-            if not recorded.delivered:  # its client will come back and ask again
-                queue.append(recorded)
-                queue.sort(key=lambda one: one.order)
+            run.playing.discard(recorded.order)
 
     def unused(self) -> list[str]:
-        """One line for each take that was never played to its end; one for a fixture of which none was."""
+        """One line for each turn that was never played to its end; one for a fixture, or a run, of which none was."""
         lines: list[str] = []
-        for fixture in self._fixtures:
-            own = [one for shelf in self._shelves for one in shelf.recorded if one.take.fixture is fixture]
-            left = sorted((one for one in own if not one.delivered), key=lambda one: one.order)
-            if left and len(left) == len(own):
-                lines.append(f"{fixture.name}: none of its {len(own)} turns was played")
-            else:
-                lines += [f"{one.take.where}: this turn was not played" for one in left]
-        return lines
+        several = self.n_runs > 1
+        for run in self._runs.counted:
+            prefix = f"run {run.number}: " if several else ""
+            if several and not run.begun:
+                lines.append(f"run {run.number}: did not begin")
+                continue
+            for fixture in self._library.fixtures:
+                own = [one for one in self._turns if one.take.fixture is fixture]
+                left = [one for one in own if one.order not in run.played]
+                if left and len(left) == len(own):
+                    lines.append(f"{prefix}{fixture.name}: none of its {len(own)} turns was played")
+                else:
+                    lines += [f"{prefix}{one.where}: this turn was not played" for one in left]
+        return lines + [f"fault {fault}: it never happened" for fault in self.faults.left]
 
     async def aclose(self) -> None:
         """Nothing is held."""
 
-    def _find(self, start: StartSample) -> tuple[_Recorded, list[_Recorded], Reading] | None:
-        """The take recorded first, among all rules, that answers ``start``."""
-        found: list[tuple[_Recorded, list[_Recorded], Reading]] = []
-        for shelf in self._shelves:
-            reading = shelf.reader.read(start.context, start.request.instructions)
-            settings = shelf.reader.settings(start, reading.learned)
-            if queue := shelf.free.get(shelf.key(start.model, reading, settings)):
-                found.append((queue[0], queue, reading))
-        return min(found, key=lambda one: one[0].order, default=None)
+    # --- what sessions tell -------------------------------------------------------------------------------
 
-    async def _play(self, recorded: _Recorded, reading: Reading) -> AsyncGenerator[Batch, None]:
-        take, began, accepted = recorded.take, trio.current_time(), False
-        batches = Substitution.between(recorded.reading.learned, reading.learned).applied(take)
-        for offset, event in take.events:
-            if math.isfinite(self.speed):
-                await trio.sleep_until(began + offset / self.speed)
-            match event:
-                case SampleFailed():
-                    recorded.delivered = True
-                    raise BackendError(
-                        event.message,
-                        code=event.code,
-                        status=event.status,
-                        param=event.param,
-                        retry_after=event.retry_after,
-                    )
-                case Started():
-                    if not accepted:
-                        accepted = True
-                        yield ()
-                case _:
-                    batch: tuple[Increment, ...] = next(batches)
-                    recorded.delivered = event is take.events[-1][1]
-                    yield batch
+    def heard(self, sample_ids: Iterable[str]) -> None:
+        for sample_id in sample_ids:
+            self._played.pop(sample_id, None)
+
+    def unheard(self, sample_ids: Iterable[str]) -> None:
+        for sample_id in sample_ids:
+            if (found := self._played.pop(sample_id, None)) is not None and found[1].order in found[0].played:
+                self._runs.lose(*found)
+
+    # --- one sample ---------------------------------------------------------------------------------------
+
+    async def _play(self, start: StartSample, choice: Choice) -> AsyncGenerator[Batch, None]:
+        run, recorded, asked = choice
+        take, began = recorded.take, trio.current_time()
+        fault = self.faults.next(recorded.order) if take.whole else None
+        if fault is not None and fault.kind not in MIDWAY:
+            raise self._strike(start, recorded, fault)
+        offsets = [at for at, event in take.events if isinstance(event, Sampled)]
+        batches = Substitution.between(recorded.asked.reading.learned, asked.reading.learned).applied(take)
+        script = [*zip(offsets, batches, strict=True)]
+        if fault is not None:
+            script = first_half(script)
+        accepted = next((at for at, event in take.events if isinstance(event, Started)), None)
+        if accepted is not None or fault is not None:
+            await _until(began + self.pace.due(accepted or 0.0))
+            yield ()
+        last = len(script) and take.finish is not None and fault is None
+        for at, batch in _with_last(self.pace.timed(script)):
+            await _until(began + at[0])
+            if last and at[1]:
+                run.played.add(recorded.order)
+            yield batch
+        if fault is not None:
+            raise self._strike(start, recorded, fault)
+        if take.failure is not None:
+            await _until(began + self.pace.due(take.duration_s))
+            run.played.add(recorded.order)
+            raise _failed_as(take.failure)
+        if not take.whole:
+            await trio.sleep(HOLD_S)
+            run.spent.add(recorded.order)
+            raise self._missed(
+                f"The recording of turn {recorded.number}, at {recorded.where}, was cut off after what has been played: "
+                f"its client left there, and this one has not, in {HOLD_S:g} s."
+            )
+
+    def _strike(self, start: StartSample, recorded: Recorded, fault: Fault) -> BackendError:
+        self._note(f"fault {fault}: at turn {recorded.number}, {recorded.where}")
+        if fault.kind in ON_THE_CONNECTION and self._has_sessions:
+            self.faults.struck[start.sample_id] = fault
+        return fault.error()
+
+    def _say_what_is_odd(self, choice: Choice) -> None:
+        run, recorded, asked = choice
+        where = f"turn {recorded.number}, at {recorded.where}"
+        if recorded.order in run.played:
+            self._note(f"asked again: {where}; whoever asked before left without a close frame")
+        if asked.warned == recorded.asked.warned:
+            return
+        found = [*differences(orjson.loads(recorded.asked.warned), orjson.loads(asked.warned))]
+        if (what := shown(found)) not in self.warnings:
+            self.warnings[what] = f"{where}, is played although this differs, as its rules allow:{what}"
+            self._note(f"warning: {self.warnings[what]}")
+
+    def _note(self, text: str) -> None:
+        if self.on_note is not None:
+            self.on_note(text)
+
+    def _missed(self, miss: str) -> BackendError:
+        self.misses.append(miss)
+        if self.on_miss is not None:
+            self.on_miss(miss)
+        return BackendError(miss, code="fixture_miss", status=400)
+
+    def _elsewhere(self, miss: str) -> Backend:
+        assert self.fallback is not None
+        self.asked_elsewhere.append(miss)
+        self._note(f"asked elsewhere, and recorded: {miss}")
+        return self.fallback
 
     def _explain(self, start: StartSample) -> str:
-        """Which recorded turn is nearest to ``start``, where they part, and what would let it pass."""
-        best: tuple[tuple[int, bool, bool, bool], _Shelf, _Recorded, Reading] | None = None
-        for shelf in self._shelves:
-            reading = shelf.reader.read(start.context, start.request.instructions)
-            asked, settings = reading.all_states, shelf.reader.settings(start, reading.learned)
-            for one in shelf.recorded:
-                n = _n_common(asked, one.reading.all_states)
-                same = reading.fold.key == one.reading.fold.key
-                rank = (n, same, one.take.start.model == start.model and one.settings == settings, not one.delivered)
-                if best is None or rank > best[0]:
-                    best = rank, shelf, one, reading
-        assert best is not None, "load() refuses fixtures without a take"
-        (n, same, _, _), shelf, nearest, reading = best
-        place = f"No recorded turn answers this request. Nearest is the turn at {nearest.take.where}"
-        if not same:
-            return place + _items_differ(n, nearest.reading, reading)
-        if nearest.take.start.model != start.model:
-            return f"{place}, of the same conversation: it was recorded with model {nearest.take.start.model!r}, not {start.model!r}."
-        settings = shelf.reader.settings(start, reading.learned)
-        if nearest.settings != settings:
-            found = [*differences(orjson.loads(nearest.settings), orjson.loads(settings))]
-            rule = {"rule": "ignore", "fields": sorted({difference.path[0] for difference in found})}
-            return f"{place}, of the same conversation; its settings differ:{shown(found)}{_would_allow(rule)}"
-        n_takes = sum(
-            one.reading.fold.key == nearest.reading.fold.key and one.settings == settings for one in shelf.recorded
+        played = [run.played for run in self._runs.counted]
+        return no_answer(
+            self._library.shelves.values(),
+            start,
+            n_runs=self._runs.at_most,
+            played=frozenset(set.intersection(*map(set, played))),
         )
-        times = "once" if n_takes == 1 else f"{n_takes} times"
-        return f"{place}, the same in all; it was recorded {times}, and every take has been played or is being played."
 
 
-def _n_common(one: Sequence[Any], other: Sequence[Any]) -> int:
-    """How many leading states are equal. Keys are cumulative, so equal ones need no look before them."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[middle - 1].key == other[middle - 1].key:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+async def _until(deadline: float) -> None:
+    """Wait for a time on Trio's clock; one that is past or now costs nothing."""
+    if deadline > trio.current_time():
+        await trio.sleep_until(deadline)
 
 
-def _items_differ(n: int, recorded: Reading, asked: Reading) -> str:
-    expected, got = recorded.all_states, asked.all_states
-    if n == len(got):
-        kind = orjson.loads(expected[n].form)["type"]
-        return f", which goes on where this conversation ends: its item {n + 1} is a {kind}, and there is none here."
-    if n == len(expected):
-        kind = orjson.loads(got[n].form)["type"]
-        return f", which ends where this conversation goes on: item {n + 1} here is a {kind}, and there is none in it."
-    one, other = orjson.loads(expected[n].form), orjson.loads(got[n].form)
-    found = [*differences(one, other)]
-    rules = allowing_rules(one["type"], found) if one["type"] == other["type"] else []
-    return f"; item {n + 1}, a {one['type']}, differs:{shown(found)}{_would_allow(*rules)}"
+def _with_last(script: Iterator[tuple[float, Batch]]) -> Iterator[tuple[tuple[float, bool], Batch]]:
+    """Each batch, and whether it is the last."""
+    held: tuple[float, Batch] | None = None
+    for at, batch in script:
+        if held is not None:
+            yield (held[0], False), held[1]
+        held = at, batch
+    if held is not None:
+        yield (held[0], True), held[1]
 
 
-def _would_allow(*rules: dict[str, Any]) -> str:
-    shown = ",".join(orjson.dumps(rule).decode() for rule in rules)
-    return f"\n  If that may differ, add to the rules of its session: {shown}" if rules else ""
+def _failed_as(failure: SampleFailed) -> BackendError:
+    return BackendError(
+        failure.message,
+        code=failure.code,
+        status=failure.status,
+        param=failure.param,
+        retry_after=failure.retry_after,
+    )

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from turntape.core.seam import event_type
+from turntape.core.seam import ABNORMAL, event_type
 
 from .http import Answer, HttpConnection, error_answer
 from .service import Service
@@ -89,6 +89,7 @@ class EventStreamLink(_PostLink):
         self._connection.chunk(b"".join(lines))
 
     async def aclose(self, code: int, reason: str) -> None:
+        self.gone = self.gone or code == ABNORMAL
         if self._whole:  # else the stream is left torn, so that nobody takes it for a whole one
             self._connection.chunk(b"data: [DONE]\n\n", last=True)
             await self._connection.flush()
@@ -114,6 +115,7 @@ class BodyLink(_PostLink):
                 self._last = event
 
     async def aclose(self, code: int, reason: str) -> None:
+        self.gone = self.gone or code == ABNORMAL
         if self._last is None:
             return
         if event_type(self._last) == "error":

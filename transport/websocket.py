@@ -9,6 +9,8 @@ import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
 from wsproto.utilities import LocalProtocolError
 
+from turntape.core.seam import ABNORMAL
+
 from .guard import Headers
 from .outbox import Outbox, SlowClient
 from .service import Service, request_id
@@ -136,10 +138,10 @@ class WebSocketLink:
             try:
                 message = await self._ws.get_message()
             except ConnectionClosed as exc:
-                code = exc.reason.code if exc.reason is not None else 1006
+                code = exc.reason.code if exc.reason is not None else ABNORMAL
                 if code in VIOLATIONS and not self._wire.closing:
                     self.say_goodbye(code, exc.reason.reason or "" if exc.reason is not None else "")
-                elif code != 1006:  # 1006 is no code that can be sent: there was no close frame
+                elif code != ABNORMAL:
                     self.gone_code = int(code)
                 return
             if isinstance(message, str):
@@ -157,6 +159,11 @@ class WebSocketLink:
             self._wire.put(close_frame(code, reason))
 
     async def aclose(self, code: int, reason: str) -> None:
+        """Say goodbye and wait for the client's; with ``ABNORMAL`` just let the connection die after what was sent."""
+        if code == ABNORMAL:
+            self._wire.closing = True
+            await self._flush()
+            return
         self.say_goodbye(code, reason)
         await self._flush()
         with trio.move_on_after(CLOSE_S), contextlib.suppress(ConnectionClosed):

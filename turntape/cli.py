@@ -20,6 +20,7 @@ from .options import (
     listen_options,
     model_options,
     option,
+    stub_options,
     tables_of,
     take,
 )
@@ -51,6 +52,21 @@ class Command(click.Command):
                     f"--config goes before the command: turntape --config FILE {self.name}", ctx
                 ) from None
             raise
+
+
+class AroundAgent(Command):
+    """A command that takes files, and behind "--" an agent to be started."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        own, agent = args, list[str]()
+        if "--" in args:
+            at = args.index("--")
+            own, agent = args[:at], args[at + 1 :]
+            if not agent:
+                raise click.UsageError("there is no agent behind --", ctx)
+        rest = super().parse_args(ctx, own)
+        ctx.params["agent"] = tuple(agent)
+        return rest
 
 
 class Commands(click.Group):
@@ -124,21 +140,36 @@ def record(context: click.Context, /, out: Path, as_json: bool, agent: tuple[str
     sys.exit(commands.record(listen, model, tables_of(context), out=out, agent=agent, as_json=as_json))
 
 
-@main.command()
-@FIXTURES
-@listen_options
+@main.command(cls=AroundAgent)
+@click.argument("fixtures", metavar="FIXTURE... [-- AGENT...]", nargs=-1, required=True, type=EXISTING_FILE)
 @option("--strict/--no-strict", default=False, help="Exit with 1 if recorded takes were left unused.")
+@stub_options
+@listen_options
+@backend_options
 @json_option
-def stub(fixtures: tuple[Path, ...], strict: bool, as_json: bool, **values: Any) -> None:
+@click.pass_context
+def stub(context: click.Context, /, strict: bool, as_json: bool, agent: tuple[str, ...] = (), **values: Any) -> None:
     """Answer an agent from recordings, with no model behind.
 
     Each request must match a recorded turn: the whole conversation, its model, tools and settings. A request
     that does not is refused with the nearest turn and the difference, on standard error too, and the exit code
-    is then 1. Each recorded turn is played once. The last line counts: played 3 of 3 turns, 0 misses.
-    """
-    from . import commands
+    is then 1. Each recorded turn is played once in a run, those of one lane in recorded order. The last line
+    counts: played 3 of 3 turns, 0 misses.
 
-    sys.exit(commands.stub(take(Listen, values), fixtures=fixtures, strict=strict, as_json=as_json))
+    With a command after "--" that agent is started against the stub, as record does it, and its end is the end of
+    the stub. The exit code is then the agent's if that is not 0.
+
+    \b
+    turntape stub fix.jsonl --strict -- codex exec "add a test"
+    turntape stub fix.jsonl --fault 2:drop -- python my_agent.py
+    turntape stub fix.jsonl --on-miss record --backend openai --out new.jsonl -- python my_agent.py
+    """
+    from . import stubbing
+
+    listen, played, elsewhere = take(Listen, values), stubbing.played(values), stubbing.elsewhere(context, values)
+    if agent and context.get_parameter_source("port") is ParameterSource.DEFAULT:
+        listen = evolve(listen, port=0)
+    sys.exit(stubbing.stub(listen, played, strict=strict, as_json=as_json, elsewhere=elsewhere, agent=agent))
 
 
 @main.command()
@@ -176,30 +207,53 @@ def doctor(context: click.Context, /, sample: bool, as_json: bool, **values: Any
 
 @main.command()
 @FIXTURES
+@option("--diff/--no-diff", default=False, help="Print every difference, not only the first.")
+@option(
+    "--upgrade/--no-upgrade", default=False, help="Write the recordings again with what today's core makes of them."
+)
+@option("--reason", default="", help="Why that is right, for --upgrade; it stays in the file.")
+@option("--accept-edits/--no-accept-edits", default=False, help="With --upgrade: what a person edited is meant.")
 @json_option
-def verify(fixtures: tuple[Path, ...], as_json: bool) -> None:
+def verify(
+    fixtures: tuple[Path, ...], diff: bool, upgrade: bool, reason: str, accept_edits: bool, as_json: bool
+) -> None:
     """Check that recordings replay byte for byte.
 
-    Every event is fed to a fresh core: the first different byte is an error with its line.
-    """
-    from . import reading
+    Every event is fed to a fresh core: the first different byte is an error with its line. --diff prints all
+    differences. --upgrade with --reason rewrites the files, their events untouched.
 
+    \b
+    turntape verify --diff fix.jsonl
+    turntape verify --upgrade --reason "responses name their service tier" fix.jsonl
+    """
+    from . import reading, upgrading
+
+    if upgrade and not reason.strip():
+        raise click.UsageError("--upgrade needs --reason TEXT, which stays in the file; --diff shows what would change")
+    if not upgrade and (reason or accept_edits):
+        raise click.UsageError(f"{'--reason' if reason else '--accept-edits'} belongs to --upgrade")
+    if upgrade:
+        sys.exit(upgrading.upgrade_all(fixtures, reason=reason, accept_edits=accept_edits, as_json=as_json))
+    if diff:
+        sys.exit(upgrading.diff(fixtures, as_json=as_json))
     sys.exit(reading.verify(fixtures, as_json=as_json))
 
 
 @main.command()
-@click.argument("fixture", type=EXISTING_FILE)
+@FIXTURES
 @option("--golden/--no-golden", default=False, help="A text to review: whole, without times, ids and what may differ.")
-def show(fixture: Path, golden: bool) -> None:
-    """Print a recording: as a transcript, or as a golden text.
+@option("--html", type=FILE, metavar="FILE", help="Write a page for a browser: of one recording, or two side by side.")
+def show(fixtures: tuple[Path, ...], golden: bool, html: Path | None) -> None:
+    """Print recordings, or make a page of them.
 
     \b
     turntape show fix.jsonl                       # what happened, with times; long texts are cut
     turntape show --golden fix.jsonl >fix.txt     # equal for runs that differ only in what may differ
+    turntape show --html fix.html fix.jsonl       # a timeline; with a second recording, both side by side
     """
     from . import reading
 
-    sys.exit(reading.show(fixture, as_golden=golden))
+    sys.exit(reading.show(fixtures, as_golden=golden, html=html))
 
 
 @main.command()

@@ -3,19 +3,16 @@
 import logging
 import os
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 import click
-import orjson
 import trio
 
 from turntape.core.session import Session
-from turntape.replay.errors import ReplayError
-from turntape.replay.stub import FixtureBackend
 from turntape.transport.driver import SessionLike
 from turntape.transport.guard import is_loopback
 from turntape.transport.memory_store import MemoryStore
@@ -42,7 +39,7 @@ _CLOSE_S = 10.0  # what closing a store or a backend may take before the process
 def serve(listen: Listen, model: Model, tables: Tables, *, folder: Path | None) -> int:
     """Serve until a signal; with ``folder``, write every session to one new file there."""
     if folder is None:
-        return _start(_serve, listen, model, tables)
+        return start(_serve, listen, model, tables)
     need_parent(folder, option="--record")
     try:
         folder.mkdir(exist_ok=True)
@@ -50,7 +47,7 @@ def serve(listen: Listen, model: Model, tables: Tables, *, folder: Path | None) 
         raise EnvironmentFailed(f"--record: {folder} cannot be made ({exc.strerror})") from exc
     name = datetime.now(UTC).strftime("turntape-%Y%m%dT%H%M%S.%fZ.jsonl")
     with NewRecording(folder / name, option="--record") as recording:
-        code = _start(_serve, listen, model, tables, recording=recording)
+        code = start(_serve, listen, model, tables, recording=recording)
     click.echo(recording.outcome(), err=True)
     return code
 
@@ -58,46 +55,9 @@ def serve(listen: Listen, model: Model, tables: Tables, *, folder: Path | None) 
 def record(listen: Listen, model: Model, tables: Tables, *, out: Path, agent: tuple[str, ...], as_json: bool) -> int:
     """Serve until a signal, or until ``agent`` ends, and write every session to the new file ``out``."""
     with NewRecording(out, option="--out") as recording:
-        code = _start(_serve, listen, model, tables, recording=recording, agent=agent, as_json=as_json)
+        code = start(_serve, listen, model, tables, recording=recording, agent=agent, as_json=as_json)
     click.echo(recording.outcome(as_json=as_json), err=bool(agent) or not as_json)
     return 1 if agent and not code and not recording.tape.n_sessions else code
-
-
-def stub(listen: Listen, *, fixtures: Sequence[Path], strict: bool, as_json: bool) -> int:
-    """Answer from recordings until a signal; 1 if a request found no take, or under ``strict`` a take no request."""
-    try:
-        backend = FixtureBackend.load(fixtures)
-    except ReplayError as exc:
-        raise click.UsageError(str(exc)) from exc
-    backend.on_miss = lambda miss: click.echo(f"miss: {miss}", err=True)
-    code = _start(_stub, listen, backend, fixtures, as_json=as_json)
-    unused, n_misses = backend.unused(), len(backend.misses)
-    for take in unused:
-        click.echo(f"not used: {take}", err=True)
-    misses = f"{n_misses} miss{'' if n_misses == 1 else 'es'}"
-    click.echo(f"played {backend.n_played} of {backend.n_takes} turns, {misses}", err=True)
-    if as_json:
-        counts = {"n_turns": backend.n_takes, "n_played": backend.n_played}
-        click.echo(orjson.dumps({**counts, "misses": backend.misses, "unused": unused}))
-    return 1 if backend.misses or (strict and unused) else code
-
-
-async def _stub(
-    listen: Listen, keys: tuple[str, ...], backend: FixtureBackend, fixtures: Sequence[Path], *, as_json: bool
-) -> int:
-    served = Served(
-        listen=listen,
-        keys=keys,
-        new_session=Session,
-        backend=backend,
-        store=MemoryStore(),
-    )
-
-    def started(address: Address) -> None:
-        notes = {"fixtures": ", ".join(map(str, fixtures))}
-        announce(address, notes, listen=listen, keys=keys, model=next(iter(backend.models), ""), piped=as_json)
-
-    return await run(served, started=started)
 
 
 def demo(url: str, key_file: Path | None) -> int:
@@ -107,7 +67,7 @@ def demo(url: str, key_file: Path | None) -> int:
     return 0
 
 
-def _start(command: Callable[..., Awaitable[int]], listen: Listen, *rest: object, **more: object) -> int:
+def start(command: Callable[..., Awaitable[int]], listen: Listen, *rest: object, **more: object) -> int:
     """Check what can be checked before anything is opened, then run ``command`` under Trio."""
     keys = read_keys(listen.key_file, option="--key-file") if listen.key_file else ()
     if not keys and not is_loopback(listen.host):

@@ -120,6 +120,25 @@ class WholeNumber(click.IntRange):
     name = "whole number"
 
 
+class RunsType(click.ParamType[int]):
+    """A number of runs, or ``any`` (given as 0)."""
+
+    name = "runs"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return "N|any"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        text = str(value)
+        if text == "any":
+            return 0
+        if not re.fullmatch(r"[1-9]\d{0,5}", text, re.ASCII):
+            self.fail(f"{text[:32]!r} is no number of runs; give 1 or more, or the word any", param, ctx)
+        return int(text)
+
+
 FILE = click.Path(path_type=Path)
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -264,6 +283,34 @@ model_options = together(
     ),
 )
 
+
+stub_options = together(
+    option(
+        "--speed",
+        default="instant",
+        metavar="SPEED",
+        help="instant, recorded, xN for N times as fast as recorded, or N for N tokens a second.",
+    ),
+    option("--runs", type=RunsType(), default="1", help="How often the whole recording can be played, or any."),
+    option("--rules", type=EXISTING_FILE, help="File with rules for what may differ: a JSON array."),
+    option("--ignore", multiple=True, metavar="FIELD", help="Setting that is not compared; repeatable."),
+    option("--warn", multiple=True, metavar="FIELD", help="Setting that may differ, if it is said; repeatable."),
+    option(
+        "--fault",
+        multiple=True,
+        metavar="TURN:KIND[=VALUE]",
+        help="Once, at a turn as show numbers it: drop, stall, 429[=SECONDS], failed[=CODE], not-found, limit or 1009; "
+        "repeatable.",
+    ),
+    option(
+        "--on-miss",
+        type=click.Choice(("fail", "record")),
+        default="fail",
+        help="What a request that is not recorded gets: a refusal, or an answer from elsewhere, which is recorded.",
+    ),
+    option("--upstream", default="", metavar="URL", help="Responses server that is asked on a miss; or --backend."),
+    option("--out", type=FILE, help="With --on-miss record: the recording of the whole run, a new file."),
+)
 
 T = TypeVar("T", Listen, Model)
 

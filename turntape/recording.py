@@ -1,8 +1,9 @@
 """A new recording: made before the server starts, flushed while it runs, complete when it ends."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import click
 import orjson
@@ -46,9 +47,13 @@ class NewRecording(AbstractContextManager["NewRecording"]):
         if not self.tape.n_sessions:
             self.path.unlink(missing_ok=True)
 
-    def session(self) -> Recorder:
-        """A session that is written to the file."""
-        return Recorder(Session(), self.tape)
+    def session(self, *, rules: Sequence[Any] | None = None) -> Recorder:
+        """A session that is written to the file.
+
+        Args:
+            rules: what may differ when it is replayed; None for the preset that its client has.
+        """
+        return Recorder(Session(), self.tape, rules)
 
     async def keep_flushed(self) -> None:
         """Hand what was written to the operating system every second, until cancelled."""

@@ -76,6 +76,7 @@ async def test_the_same_conversation_is_answered_with_the_recorded_takes() -> No
 async def test_a_client_that_sends_the_whole_history_is_answered_too() -> None:
     """Matching is on the conversation, whether it came as a chain or in one piece, over HTTP, without reasoning."""
     backend = FixtureBackend.load([rollout().fixture])
+    await taken(backend, live(transport="sse").ask(user("List."), stream=True))
     call = {"type": "function_call", "call_id": "mine", "name": "sh", "arguments": '{"cmd":"ls"}', "id": None}
     history = [{"role": "user", "content": "List."}, call, output("mine", "README.md")]
     start = live(transport="sse").ask(*history, stream=True)
@@ -133,6 +134,8 @@ async def test_a_recorded_failure_fails_the_same_way(recording: Recording) -> No
     call = {"type": "function_call", "call_id": "c", "name": "sh", "arguments": '{"cmd":"ls"}'}
     said = {"type": "message", "role": "assistant", "content": "One " + "file. " * 300}
     history = [user("List the files."), call, output("c", "README.md\n" * 200), said, user("Once more.")]
+    for n in (1, 3):  # the turns before it on its lane
+        await taken(backend, live().ask(*history[:n], **fields))
     error = await refused(backend, client.ask(*history, **fields))
     assert (str(error), error.code, error.status, error.retry_after) == ("Slow down.", "rate_limit_exceeded", 429, "7")
     assert not backend.misses
@@ -159,16 +162,17 @@ async def test_another_output_is_a_miss_that_says_where_and_what_would_allow_it(
         step.line for step in [*recording.fixture.steps] if step.out and "call_1" in str(step.packed) and step.at > 0.4
     )
     assert str(error) == (
-        f"No recorded turn answers this request. Nearest is the turn at a.jsonl:{line}; "
+        f"No recorded turn answers this request. Nearest is turn 2, at a.jsonl:{line}; "
         "item 3, a function_call_output, differs:\n"
         '    output: recorded "Took 12 ms\\nREADME.md", got "Took 7 ms\\nREADME.md"\n'
-        "  If that may differ, add to the rules of its session: "
+        "  If that may differ, add to the rules of its session, or to a --rules file: "
         '{"rule":"replace","items":["function_call_output"],"at":"output","pattern":"Took \\\\S+","with":"…"}'
     )
     assert backend.misses == [str(error)]
     assert backend.unused() == [f"a.jsonl:{line}: this turn was not played"]
-    rule = json.loads(str(error).rpartition("session: ")[2])
+    rule = json.loads(str(error).rpartition("file: ")[2])
     allowing = FixtureBackend.load([recording.fixture], rules=[rule])
+    await taken(allowing, live().ask(user("List.")))
     assert await taken(allowing, start) == [(), *DONE, (Finish(),)]
 
 
@@ -246,7 +250,7 @@ async def test_a_cancelled_sample_is_no_take() -> None:
         client.feed(Sampled(start.sample_id, (Text("half"),)))
 
     backend = FixtureBackend.load([rollout(interrupted).fixture])
-    assert [len(shelf.recorded) for shelf in backend._shelves] == [2]
+    assert backend.n_takes == 2
     with pytest.raises(ReplayError, match="There is nothing to play: fixture holds no finished turn"):
         FixtureBackend.load([Recording().fixture])
 
