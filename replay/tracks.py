@@ -26,12 +26,6 @@ class Track:
     takes: list[Take] = field(factory=list)
 
 
-def lane_of(take: Take) -> str | None:
-    """The ``stream_id`` of the request that ``take`` answered."""
-    lane = take.start.request.raw.get("stream_id")
-    return lane if isinstance(lane, str) else None
-
-
 def tracks(found: Iterable[Take], opened: Mapping[int, Opened]) -> list[Track]:
     """Every turn, in the track to which it belongs; tracks in the order of their first turns.
 
@@ -47,7 +41,8 @@ def tracks(found: Iterable[Take], opened: Mapping[int, Opened]) -> list[Track]:
     for take in found:
         transport = opened[take.session].transport
         if transport == "websocket":
-            where = take.session, lane_of(take)
+            lane = take.start.request.raw.get("stream_id")
+            where = take.session, lane if isinstance(lane, str) else None
             if (track := lanes.get(where)) is None:
                 track = lanes[where] = Track(take.session, transport, where[1])
                 order.append(track)

@@ -11,8 +11,11 @@ from attrs import asdict
 from turntape.replay.errors import Divergence, ReplayError
 from turntape.replay.fixture import Fixture
 from turntape.replay.golden import golden
+from turntape.replay.pages.timeline import timeline_page
 from turntape.replay.show import transcript
 from turntape.replay.verify import verify as verify_fixture
+
+from .options import EnvironmentFailed
 
 
 def verify(paths: Sequence[Path], *, as_json: bool) -> int:
@@ -37,14 +40,31 @@ def verify(paths: Sequence[Path], *, as_json: bool) -> int:
     return code
 
 
-def show(path: Path, *, as_golden: bool) -> int:
-    """Print one recording: its golden text, or its transcript."""
-    fixture = load(path)
+def show(paths: Sequence[Path], *, as_golden: bool, html: Path | None) -> int:
+    """Print the transcript of each recording, or its golden text; or write a page of one or two of them to ``html``."""
+    fixtures = [load(path) for path in paths]
     try:
-        click.echo(golden(fixture) if as_golden else transcript(fixture), nl=False)
+        if html is None:
+            click.echo("\n".join(map(golden if as_golden else transcript, fixtures)), nl=False)
+        else:
+            _write_page(fixtures, paths, html)
     except ReplayError as exc:
         raise click.UsageError(str(exc)) from exc
     return 0
+
+
+def _write_page(fixtures: Sequence[Fixture], paths: Sequence[Path], html: Path) -> None:
+    if len(fixtures) > 2:
+        raise click.UsageError(f"--html shows one recording, or two side by side, but there are {len(fixtures)}")
+    if any(html.exists() and html.samefile(path) for path in paths):
+        raise click.UsageError(f"--html: {html} is a recording; name another file for the page")
+    if html.suffix == ".jsonl" and html.exists():
+        raise click.UsageError(f"--html: {html} looks like a recording; name another file for the page")
+    try:
+        html.write_text(timeline_page(*fixtures), encoding="utf-8")
+    except OSError as exc:
+        raise EnvironmentFailed(f"--html: {html} cannot be written ({exc.strerror})") from exc
+    click.echo(f"wrote {html}")
 
 
 def load(path: Path) -> Fixture:
