@@ -73,10 +73,15 @@ class AgentMissing(EnvironmentFailed):
     """There is no such program, or it cannot be started."""
 
 
-def codex_overrides(*, url: str, model: str, websocket: bool = True) -> tuple[str, ...]:
-    """The ``-c`` values that make Codex use the server at ``url``; they stand above its configuration files."""
+def codex_overrides(*, url: str, model: str, websocket: bool = True, account: bool = False) -> tuple[str, ...]:
+    """The ``-c`` values that make Codex use the server at ``url``; they stand above its configuration files.
+
+    Args:
+        account: it is to present the key of the user's account, and no other.
+    """
+    credentials = "requires_openai_auth=true" if account else f'env_key="{KEY_VARIABLE}"'
     provider = (
-        f'{{name="turntape", base_url="{url}", env_key="{KEY_VARIABLE}", wire_api="responses", '
+        f'{{name="turntape", base_url="{url}", {credentials}, wire_api="responses", '
         f"supports_websockets={str(websocket).lower()}}}"
     )
     values = ('model_provider="turntape"', f"model_providers.turntape={provider}")
@@ -91,6 +96,7 @@ def launch(
     model: str,
     websocket: bool,
     environment: Mapping[str, str],
+    account: bool = False,
 ) -> Launch:
     """Return ``argv`` as it must be run to talk to the server at ``url``.
 
@@ -103,16 +109,13 @@ def launch(
         key: what the agent presents; "" if the server asks for none.
         model: the server's default model, "" to leave the choice to the agent.
         environment: the caller's own environment, read only.
+        account: Codex presents the key of the user's account, and nobody is given another.
     """
-    settings = {
-        "OPENAI_BASE_URL": url,
-        "OPENAI_API_KEY": key or NO_KEY,
-        KEY_VARIABLE: key or NO_KEY,
-        **_no_proxy(environment),
-    }
+    keys = {} if account else {"OPENAI_API_KEY": key or NO_KEY, KEY_VARIABLE: key or NO_KEY}
+    settings = {"OPENAI_BASE_URL": url, **keys, **_no_proxy(environment)}
     command = list(argv)
     if (at := codex_at(command)) is not None:
-        overrides = codex_overrides(url=url, model=model, websocket=websocket)
+        overrides = codex_overrides(url=url, model=model, websocket=websocket, account=account)
         command[at + 1 : at + 1] = [part for value in overrides for part in ("-c", value)]
     return Launch(tuple(command), settings)
 

@@ -112,13 +112,21 @@ def serve(context: click.Context, /, record: Path | None, **values: Any) -> None
 
 @main.command(context_settings={"allow_interspersed_args": False})
 @option("--out", type=FILE, required=True, help="The recording, a new file.")
+@option(
+    "--upstream",
+    default="",
+    metavar="URL",
+    help="Relay to this Responses server, http(s)://HOST/v1, and answer nothing.",
+)
 @listen_options
 @model_options
 @json_option
 @click.argument("agent", metavar="[-- AGENT...]", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
-def record(context: click.Context, /, out: Path, as_json: bool, agent: tuple[str, ...], **values: Any) -> None:
-    """Serve, and write every session to a file.
+def record(
+    context: click.Context, /, out: Path, upstream: str, as_json: bool, agent: tuple[str, ...], **values: Any
+) -> None:
+    """Serve, or relay to another server, and write every session to a file.
 
     With a command after "--" that agent is started against the server, and its end is the end of the
     recording. Codex is pointed here by -c overrides, its configuration untouched, also behind timeout, env,
@@ -127,16 +135,27 @@ def record(context: click.Context, /, out: Path, as_json: bool, agent: tuple[str
     exit code is the agent's own (128 plus the signal that killed it), 1 if that is 0 but nobody connected, or
     3 if the agent or the recording could not be started. What turntape says goes to standard error.
 
+    With --upstream every byte passes between the agent and that server as it is, but for the host and the path;
+    the agent's own key, in OPENAI_API_KEY, goes there and is not recorded.
+
     \b
     turntape record --out fix.jsonl -- codex exec "add a test"
     turntape record --out fix.jsonl -- timeout 600 codex exec "add a test"
     turntape record --out fix.jsonl -- python my_agent.py
+    turntape record --out fix.jsonl --upstream https://api.openai.com/v1 -- codex exec "add a test"
     """
-    from . import commands
-
     listen, model = take(Listen, values), take(Model, values)
     if agent and context.get_parameter_source("port") is ParameterSource.DEFAULT:
         listen = evolve(listen, port=0)  # the agent is told, and nobody else asks
+    if upstream:
+        from . import relaying
+        from .recording import NewRecording
+
+        led = relaying.upstream_of(context, upstream)
+        recording = NewRecording(out, option="--out")
+        sys.exit(relaying.record(listen, led, recording=recording, agent=agent, as_json=as_json))
+    from . import commands
+
     sys.exit(commands.record(listen, model, tables_of(context), out=out, agent=agent, as_json=as_json))
 
 

@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from typing import Protocol
 
 import click
 import trio
@@ -61,6 +62,49 @@ class Served:
     beside: Callable[[], Awaitable[None]] | None = None
     reload: Callable[[], Awaitable[None]] | None = None
 
+    async def serve(
+        self, shutdown: trio.Event, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        listen = self.listen
+        settings = ServerSettings(
+            host=listen.host,
+            port=listen.port,
+            keys=frozenset(self.keys),
+            allow_origins=frozenset(listen.allow_origin),
+            websocket=listen.websocket,
+            max_message_bytes=listen.max_message_bytes,
+            limits=Limits(keepalive_s=listen.keepalive),
+            grace_s=listen.grace,
+        )
+        await serve(
+            settings,
+            new_session=self.new_session,
+            backend=self.backend,
+            store=self.store,
+            shutdown=shutdown,
+            task_status=task_status,
+        )
+
+
+class Runnable(Protocol):
+    """What ``run`` runs: a server of its own, or a relay."""
+
+    @property
+    def listen(self) -> Listen: ...
+
+    @property
+    def beside(self) -> Callable[[], Awaitable[None]] | None:
+        """Runs as long as the server does."""
+
+    @property
+    def reload(self) -> Callable[[], Awaitable[None]] | None:
+        """Called on SIGHUP; None leaves that signal alone."""
+
+    async def serve(
+        self, shutdown: trio.Event, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serve until ``shutdown``; starts with the port that is listened on. Raises ``OSError``."""
+
 
 @define
 class _Stop:
@@ -117,7 +161,7 @@ def _send_nowhere(descriptors: Iterable[int]) -> None:
     os.close(nowhere)
 
 
-async def run(served: Served, *, started: Callable[[Address], None], task: Task | None = None) -> int:
+async def run(served: Runnable, *, started: Callable[[Address], None], task: Task | None = None) -> int:
     """Serve until ``task`` returns, or without one until SIGINT or SIGTERM; return the exit code.
 
     Args:
@@ -138,7 +182,7 @@ async def run(served: Served, *, started: Callable[[Address], None], task: Task 
             await nursery.start(_reload_on_hangup, served.reload)
         async with trio.open_nursery() as servers:
             try:
-                port = await servers.start(partial(_serve, served, stop.asked))
+                port = await servers.start(partial(served.serve, stop.asked))
             except OSError as exc:
                 failure = _cannot_listen(served.listen, exc)
             else:
@@ -157,30 +201,6 @@ async def run(served: Served, *, started: Callable[[Address], None], task: Task 
     if stop.at_once or (task and task_scope.cancelled_caught):
         return 128 + stop.by
     return code
-
-
-async def _serve(
-    served: Served, shutdown: trio.Event, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED
-) -> None:
-    listen = served.listen
-    settings = ServerSettings(
-        host=listen.host,
-        port=listen.port,
-        keys=frozenset(served.keys),
-        allow_origins=frozenset(listen.allow_origin),
-        websocket=listen.websocket,
-        max_message_bytes=listen.max_message_bytes,
-        limits=Limits(keepalive_s=listen.keepalive),
-        grace_s=listen.grace,
-    )
-    await serve(
-        settings,
-        new_session=served.new_session,
-        backend=served.backend,
-        store=served.store,
-        shutdown=shutdown,
-        task_status=task_status,
-    )
 
 
 def _cannot_listen(listen: Listen, exc: OSError) -> EnvironmentFailed:

@@ -48,6 +48,7 @@ class _Message:
         form: how ``value`` is encoded, to the byte: "json" or "spaced"; "text" if neither.
         stream: what a delta is part of.
         is_delta: of a kind that short lines repeat.
+        plain: ``value`` with what was really said, which may be a secret; None if that is ``value`` itself.
     """
 
     key: str
@@ -58,6 +59,7 @@ class _Message:
     stream: tuple[Any, ...] = ()
     masked: bool = False
     is_delta: bool = False
+    plain: dict[str, Any] | None = None
 
 
 @define(eq=False)
@@ -201,16 +203,15 @@ class TapSession:
             if len(self._streams) >= OPEN_STREAMS:
                 self.release()
             masker = self._streams[stream] = self.masker.stream()
-        said, form = value["delta"], _form(value, content)
-        value["delta"] = delta = masker.feed(said)
-        masked = delta != said
-        if masked:
-            value = _without_logprobs(value)
+        said, form, masked = value["delta"], _form(value, content), False
         if not self._repeats(value):
             rest = _compact({**value, "delta": ""})
-            if (clean := self.masker.text(rest)) != rest:
-                value, masked = {**_loads(clean), "delta": delta}, True
-        self._put(_Message("up", at, content, value, form, stream, masked=masked, is_delta=True))
+            if masked := (clean := self.masker.text(rest)) != rest:
+                value = {**_loads(clean), "delta": said}
+        message = _Message("up", at, content, value, form, stream, masked=masked, is_delta=True)
+        if (delta := masker.feed(said)) != said:
+            message.plain, message.value = value, _without_logprobs({**value, "delta": delta})
+        self._put(message)
 
     def _repeats(self, value: dict[str, Any]) -> bool:
         """Whether ``value`` is the last delta in full but for what varies from one to the next."""
@@ -234,10 +235,9 @@ class TapSession:
         if masker is None or not (rest := masker.flush()):
             return
         for message in reversed(self._held):
-            if message.stream == stream:
-                assert message.value is not None
-                message.value["delta"] += rest
-                message.masked = True
+            if message.stream == stream and message.value is not None:
+                message.plain = message.plain or message.value
+                message.value = {**message.value, "delta": message.value["delta"] + rest}
                 return
 
     # --- writing ----------------------------------------------------------------------------------
@@ -257,6 +257,7 @@ class TapSession:
         for stream in holding:
             self._end_stream(stream)
         held, self._held, self._n_held = self._held, [], 0
+        _settle(held)
         for message in held:
             if not self._as_short(message):
                 self._in_full(message)
@@ -326,6 +327,20 @@ class TapSession:
                     self.tape.n_calls += sum(_kind(item) in COUNTED_CALLS for item in _output_of(value))
         self._flush_short()
         self.tape.flush()
+
+
+def _settle(held: list[_Message]) -> None:
+    """Let deltas that only waited, and hold no secret after all, be what they were: in the same pieces."""
+    waited = {message.stream for message in held if message.plain is not None}
+    for stream in waited:
+        messages = [message for message in held if message.stream == stream]
+        said = "".join((message.plain or message.value or {})["delta"] for message in messages)
+        told = "".join((message.value or {})["delta"] for message in messages)
+        for message in messages:
+            if said == told:
+                message.value = message.plain or message.value
+            elif message.plain is not None:
+                message.masked = True
 
 
 def _stream_of(value: Mapping[str, Any], type_: str) -> tuple[Any, ...]:
