@@ -1,7 +1,8 @@
 """A session that keeps a diary: same interface as ``Session``, so that the driver cannot tell."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,8 +25,11 @@ from turntape.transport.driver import SessionLike
 
 from .errors import ReplayError
 from .fixture import FORMAT, SHORT, Counts
+from .masking import EventMasker
 from .packing import BLOB_BYTES, Packer, digest
 from .presets import preset_for
+from .secrets import DEFAULT, Masker
+from .shadow import copied
 
 SHORT_KEYS = {cls: key for key, cls in SHORT.items()}
 
@@ -47,11 +51,15 @@ class Tape:
 
     Attributes:
         failure: why nothing is written any more.
+        refused: the same, if it is a secret that should not be written, and where that stood.
+        n_lost: sessions whose recording ended before they did, since their masked events make no session.
     """
 
     out: BinaryIO
     header: Mapping[str, Any] = field(factory=dict)
     failure: OSError | None = field(init=False, default=None)
+    refused: str = field(init=False, default="")
+    n_lost: int = field(init=False, default=0)
     n_bytes: int = field(init=False, default=0)
     n_sessions: int = field(init=False, default=0)
     n_turns: int = field(init=False, default=0)
@@ -99,6 +107,12 @@ class Tape:
         except OSError as exc:
             self.failure = self.failure or exc
 
+    def refuse(self, what: str) -> None:
+        """End the recording here: what comes holds a secret. What was written is a valid shorter one."""
+        if not self.refused:
+            self.flush()
+            self.refused = what
+
     def begin(self, head: dict[str, Any]) -> int:
         """Write the first half of a line, what it refers to before it; return the line's offset in bytes."""
         encoded = orjson.dumps(head)
@@ -126,7 +140,7 @@ class Tape:
                 self._write(b'{"blob":"%b","value":%b}\n' % (name.encode(), encoded))
 
     def _write(self, line: bytes) -> None:
-        if self.failure is None:
+        if self.failure is None and not self.refused:
             try:
                 self.out.write(line)
             except OSError as exc:
@@ -139,16 +153,28 @@ class Tape:
 class Recorder:
     """Writes every call of ``receive`` to ``tape``; an exception of the session is noted and passes through.
 
+    No secret that ``masker`` knows is written. From the first event that holds one the lines are those of a second
+    session, which is fed the masked events, so that the recording is whole in itself; the client's own is not touched.
+
     Args:
         rules: what may differ when this session is replayed; None takes the preset for the client's User-Agent.
+        refuse: end the recording at a secret, rather than mask it.
     """
 
     session: SessionLike
     tape: Tape
     rules: Sequence[Any] | None = None
+    masker: Masker = DEFAULT
+    refuse: bool = False
     _number: int = field(init=False, default=0)
     _last_sample: str = field(init=False, default="")
     _running: dict[str, tuple[str, int]] = field(init=False, factory=dict)  # sample id -> key, offset of its start
+    _events: EventMasker = field(init=False)
+    _shadow: SessionLike | None = field(init=False, default=None)
+    _lost: bool = field(init=False, default=False)  # the masked events make no session
+
+    def __attrs_post_init__(self) -> None:
+        self._events = EventMasker(self.masker)
 
     @property
     def closed(self) -> bool:
@@ -159,13 +185,51 @@ class Recorder:
         return self.session.deadline
 
     def receive(self, event: Event, *, now: float) -> list[Effect]:
+        if not self._lost and not self.tape.refused:
+            *before, masked = self._events.masked(event)
+            if self.refuse and self._events.found:
+                self.tape.refuse(self._events.found)
+        if self._lost or self.tape.refused:
+            return self.session.receive(event, now=now)
+        if self._shadow is None:
+            if masked is event and not before:
+                return self._record(event, now, partial(self.session.receive, event, now=now))
+            self._shadow = copied(self.session)
+        return self._record_masked(event, [*before, masked], now, self._shadow)
+
+    def _record_masked(self, event: Event, masked: list[Event], now: float, shadow: SessionLike) -> list[Effect]:
+        """Feed ``event`` to the session, and what stands for it to its shadow; write what the shadow does."""
+        answer: list[Effect] | BaseException = []
+
+        def both(last: Event) -> list[Effect]:
+            nonlocal answer
+            try:
+                answer = self.session.receive(event, now=now)
+            except BaseException as exc:  # noqa: BLE001 - raised below, once the line is whole
+                answer = exc
+            return shadow.receive(last, now=now)
+
+        try:
+            for extra in masked[:-1]:
+                self._record(extra, now, partial(shadow.receive, extra, now=now))
+            self._record(masked[-1], now, partial(both, masked[-1]))
+        except Exception:  # noqa: BLE001 - only of a shadow: two ids that were keys have become one, say
+            self._lost = True
+            if not isinstance(answer, BaseException):
+                self.tape.n_lost += 1
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def _record(self, event: Event, now: float, receive: Callable[[], list[Effect]]) -> list[Effect]:
+        """Write the line of ``event`` around the call that it stands for."""
         head = self._short(event, now)
         checked = ""
         if head is None:
             head, checked = self._full(event, now)
         at = self.tape.begin(head)
         try:
-            effects = self.session.receive(event, now=now)
+            effects = receive()
         except BaseException as exc:
             self.tape.end({"raised": type(exc).__name__})  # this line ends here; other sessions write on
             self.tape.flush()
@@ -223,4 +287,5 @@ class Recorder:
                     self._last_sample = sample_id
                     self._running[sample_id] = context.fold.key, at
                 case CancelSample(sample_id):
+                    self._events.forget(sample_id)
                     self._running.pop(sample_id, None)  # nobody knows how it would have ended: no turn

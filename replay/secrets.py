@@ -207,9 +207,13 @@ class StreamMasker:
 
     A piece that can be no part of a secret goes out as it came; so does the beginning of a key that its mask keeps.
     What may be a secret is held until it has ended.
+
+    Attributes:
+        found: the kind of the first secret that was masked.
     """
 
     masker: Masker
+    found: str = field(init=False, default="")
     _text: str = field(init=False, default="")  # the end of what was fed
     _base: int = field(init=False, default=0)  # what begins before was decided upon earlier
     _out: int = field(init=False, default=0)  # this much of _text has gone out, or its mask has
@@ -220,31 +224,48 @@ class StreamMasker:
         """Something was fed and has not gone out."""
         return self._out < len(self._text)
 
+    def passes(self, delta: str) -> bool:
+        """Whether ``delta`` goes out as it is, and is fed by that: nothing is held, and it begins no secret."""
+        if self._begun or not self.masker.begins_nothing(self._text + delta, len(delta)):
+            return False
+        self._text += delta
+        self._decided(len(self._text), len(self._text))
+        return True
+
     def feed(self, delta: str) -> str:
         """What can go out now."""
+        if self.passes(delta):
+            return delta
         text = self._text = self._text + delta
         first = limit = len(text)
-        if not self._begun and self.masker.begins_nothing(text, len(delta)):
-            masked = delta
-        else:
-            for start, body in self.masker.begun(text, self._base):
-                first, limit = min(first, start), min(limit, body)
-            self._begun = first < len(text)
-            spans = self._spans()
-            for span in reversed(spans):
-                if span.start < limit < span.end:
-                    limit = span.start
-            masked = _masked(text, self._out, limit, [span for span in spans if span.start < limit])
-        undecided = max(self._base, min(first, limit - self.masker.longest_literal))
-        keep = max(0, undecided - LOOK_BEHIND)
-        self._text, self._base, self._out = text[keep:], undecided - keep, limit - keep
+        for start, body in self.masker.begun(text, self._base):
+            first, limit = min(first, start), min(limit, body)
+        self._begun = first < len(text)
+        spans = self._spans()
+        for span in reversed(spans):
+            if span.start < limit < span.end:
+                limit = span.start
+        masked = self._masked(limit, spans)
+        self._decided(first, limit)
         return masked
 
     def flush(self) -> str:
         """The rest: the text has ended."""
-        masked = _masked(self._text, self._out, len(self._text), self._spans())
+        masked = self._masked(len(self._text), self._spans())
         self._text, self._base, self._out, self._begun = "", 0, 0, False
         return masked
+
+    def _masked(self, limit: int, spans: list[Finding]) -> str:
+        spans = [span for span in spans if span.start < limit]
+        if spans:
+            self.found = self.found or spans[0].kind
+        return _masked(self._text, self._out, limit, spans)
+
+    def _decided(self, first: int, out: int) -> None:
+        """All before ``out`` has gone out, and nothing before ``first`` can begin a secret any more: forget it."""
+        undecided = max(self._base, min(first, out - self.masker.longest_literal))
+        keep = max(0, undecided - LOOK_BEHIND)
+        self._text, self._base, self._out = self._text[keep:], undecided - keep, out - keep
 
     def _spans(self) -> list[Finding]:
         return [span for span in _merged(self.masker.certain(self._text, self._base)) if span.end > self._out]
