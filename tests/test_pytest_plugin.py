@@ -22,7 +22,7 @@ def ask(stub, text="Hi", **more):
 """
 
 MISS = [
-    "*No recorded turn answers this request. Nearest is the turn at *hi.jsonl:3; item 1, a message, differs:",
+    "*No recorded turn answers this request. Nearest is turn 1, at *hi.jsonl:3; item 1, a message, differs:",
     '*content.0.text: recorded "Hi", got "Ho"*',
 ]
 
@@ -170,9 +170,7 @@ def test_a_fixture_that_is_not_there_is_named_with_where_it_was_looked_for(tests
     result = tests.runpytest_subprocess("inner")
     result.assert_outcomes(failed=1)
     places = [f"  {tests.path / folder / 'ho.jsonl'}" for folder in ("inner/fixtures", "fixtures")]
-    result.stdout.fnmatch_lines(
-        ["*no fixture 'ho'. Looked for:", *places, "To record it, *--turntape-upstream BACKEND*"]
-    )
+    result.stdout.fnmatch_lines(["*no fixture 'ho'. Looked for:", *places, "To record, *--turntape-upstream BACKEND*"])
     result = tests.runpytest_subprocess("inner", "--turntape-record", "none")
     result.stdout.fnmatch_lines(
         ["The record mode is none (--turntape-record). To record it, run with *once and *BACKEND."]
@@ -223,6 +221,45 @@ def test_rule_in_a_process(turntape_stub):
     result.assert_outcomes(failed=3)
     result.stdout.fnmatch_lines(
         ["*bad.jsonl:1: is not a JSON object.", *2 * ["turntape_stub: *preset 'nonsense' is not known*"]]
+    )
+
+
+def test_how_a_fixture_is_played_is_said_in_the_call(tests: pytest.Pytester) -> None:
+    """Rules, policies, runs, speed and faults are options of one stub; one that is none is refused by its name."""
+    body = """
+def test_rules(turntape_stub):
+    assert ask(turntape_stub("hi", rules=[{"rule": "replace", "pattern": "H.", "with": "H"}]), "Ho") == "Hello."
+
+def test_ignore(turntape_stub):
+    assert ask(turntape_stub("hi", ignore=["temperature"]), temperature=0.5) == "Hello."
+
+def test_warn(turntape_stub):
+    assert ask(turntape_stub("hi", warn=["temperature"]), temperature=0.5) == "Hello."
+
+def test_runs(turntape_stub):
+    stub = turntape_stub("hi", runs=2)
+    assert ask(stub) == ask(stub) == "Hello."
+
+@pytest.mark.parametrize("process", [False, True])
+def test_faults(turntape_stub, process):
+    stub = turntape_stub("hi", faults=["1:429=0"], speed="x100", process=process)
+    with pytest.raises(openai.RateLimitError), openai.OpenAI(base_url=stub.base_url, api_key="a", max_retries=0) as client:
+        client.responses.create(model="m", input="Hi", store=False)
+    assert ask(stub) == "Hello."
+
+@pytest.mark.parametrize("options", [{"sped": 1}, {"ignore": "model"}])
+def test_none(turntape_stub, options):
+    with pytest.raises(TypeError, match="'sped'|ignore should be a list"):
+        turntape_stub("hi", **options)
+
+def test_no_speed(turntape_stub):
+    turntape_stub("hi", speed="fast")
+"""
+    result = run(tests, body)
+    result.assert_outcomes(passed=8, failed=1, warnings=1)
+    result.stdout.fnmatch_lines(["turntape_stub: The speed 'fast' is none: *"])
+    result.stdout.fnmatch_lines(
+        ["*TurntapeWarning: turn 1, at *hi.jsonl:3, *", "*temperature: recorded nothing, got 0.5"]
     )
 
 

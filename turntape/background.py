@@ -12,7 +12,6 @@ import click
 import trio
 from attrs import field, frozen, mutable
 
-from turntape.core.session import Session
 from turntape.replay.errors import ReplayError
 from turntape.replay.stub import FixtureBackend
 from turntape.transport.backends.base import Backend
@@ -20,11 +19,11 @@ from turntape.transport.driver import SessionLike
 from turntape.transport.memory_store import MemoryStore
 from turntape.transport.server import ServerSettings, serve
 
-from . import config
+from . import agents, config
 from .commands import open_router
 from .options import Model
 from .recording import NewRecording
-from .specs import BackendSpec, SpecError
+from .specs import AT_URL, BackendSpec, SpecError
 from .tables import Tables
 
 T = TypeVar("T")
@@ -59,6 +58,20 @@ class Setup:
 
 
 @frozen
+class Listening:
+    """How it is reached.
+
+    Attributes:
+        model: for agents that are told one; "" leaves the choice to them.
+        key_variables: environment variables with keys of the upstream, which no agent may see.
+    """
+
+    port: int
+    model: str = ""
+    key_variables: tuple[str, ...] = ()
+
+
+@frozen
 class State:
     """What came of it so far.
 
@@ -66,7 +79,8 @@ class State:
         n_turns: that can be played.
         played: how many of them were, to their end.
         misses: requests that no turn answered.
-        unused: turns that were not played.
+        unused: turns that were not played, and faults that did not happen.
+        warnings: how requests differed from what they were answered with, where a rule says "warn".
         recorded: how many turns were answered by the upstream.
     """
 
@@ -74,14 +88,15 @@ class State:
     played: int = 0
     misses: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     recorded: int = 0
 
 
 class Running(Protocol):
     """A server in the background, in a thread or a process."""
 
-    def start(self) -> int:
-        """Return the port, once it is listened on.
+    def start(self) -> Listening:
+        """Return once it listens.
 
         Raises:
             BackgroundFailed: it cannot be.
@@ -107,6 +122,7 @@ class _Answering:
     new_session: Callable[[], SessionLike]
     state: Callable[[], State]
     recording: NewRecording | None = None
+    key_variables: tuple[str, ...] = ()
 
 
 @mutable(eq=False)
@@ -114,14 +130,14 @@ class BackgroundThread:
     """Runs in a daemon thread. Any thread may call it, one with an event loop too: a call takes about a millisecond."""
 
     setup: Setup
-    _started: "Future[int]" = field(init=False, factory=Future)
+    _started: "Future[Listening]" = field(init=False, factory=Future)
     _thread: threading.Thread = field(init=False)
     _answering: _Answering = field(init=False)
     _token: trio.lowlevel.TrioToken = field(init=False)
     _shutdown: trio.Event = field(init=False, factory=trio.Event)
     _failure: Exception | None = field(init=False, default=None)
 
-    def start(self) -> int:
+    def start(self) -> Listening:
         names = ", ".join(path.name for path in self.setup.fixtures)
         self._thread = threading.Thread(target=self._main, name=f"turntape stub {names}".strip(), daemon=True)
         self._thread.start()
@@ -177,19 +193,22 @@ class BackgroundThread:
 
     async def _run(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
-        async with _answering(self.setup) as self._answering, trio.open_nursery() as beside:
-            if self._answering.recording:
-                beside.start_soon(self._answering.recording.keep_flushed)
+        async with _answering(self.setup) as answering, trio.open_nursery() as beside:
+            self._answering = answering
+            if answering.recording:
+                beside.start_soon(answering.recording.keep_flushed)
             async with trio.open_nursery() as servers:
                 server = partial(
                     serve,
                     ServerSettings(grace_s=GRACE_S),
-                    new_session=self._answering.new_session,
-                    backend=self._answering.backend,
+                    new_session=answering.new_session,
+                    backend=answering.backend,
                     store=MemoryStore(),
                     shutdown=self._shutdown,
                 )
-                self._started.set_result(await servers.start(server))
+                port: int = await servers.start(server)
+                model = next(iter(answering.backend.models), "")
+                self._started.set_result(Listening(port, model, answering.key_variables))
             beside.cancel_scope.cancel()
 
 
@@ -202,26 +221,40 @@ def _single(exc: Exception) -> Exception:
 
 @asynccontextmanager
 async def _answering(setup: Setup) -> AsyncIterator[_Answering]:
+    played = FixtureBackend.load(setup.fixtures, **setup.options) if setup.fixtures else None
     if setup.out is None:
-        played = FixtureBackend.load(setup.fixtures, **setup.options)
-        yield _Answering(played, Session, partial(_played, played))
+        assert played is not None
+        yield _Answering(played, played.new_session, partial(_state, played))
         return
     tables = config.reread(setup.tables) if setup.tables else Tables()
-    model = Model(backend=BackendSpec.parse(setup.upstream, tables.backends), model="", backend_key_file=None)
+    model = Model(backend=_backend(setup.upstream, tables), model="", backend_key_file=None)
     with NewRecording(setup.out, option="turntape_stub") as recording:
-        async with open_router(model, tables) as (router, _):
-
-            def state() -> State:
-                return State(recorded=recording.tape.n_turns)
-
-            yield _Answering(router, recording.session, state, recording)
+        async with open_router(model, tables) as (router, upstreams):
+            keys = tuple({agents.BACKEND_KEY_VARIABLE, *upstreams.key_variables})
+            state = partial(_state, played, recording)
+            if played is None:
+                yield _Answering(router, recording.session, state, recording, keys)
+            else:
+                played.fallback = router
+                new_session = partial(played.new_session, partial(recording.session, rules=played.rules))
+                yield _Answering(played, new_session, state, recording, keys)
     recording.outcome()  # raises if it was cut short
 
 
-def _played(backend: FixtureBackend) -> State:
+def _backend(upstream: str, tables: Tables) -> BackendSpec:
+    """A URL alone is that of a Responses server, as for ``turntape stub --upstream``."""
+    bare = upstream.partition("://")[0] in AT_URL["responses"]
+    return BackendSpec.parse(f"responses+{upstream}" if bare else upstream, tables.backends)
+
+
+def _state(backend: FixtureBackend | None, recording: NewRecording | None = None) -> State:
+    if backend is None:
+        return State(recorded=recording.tape.n_turns if recording else 0)
     return State(
         n_turns=backend.n_takes,
         played=backend.n_played,
         misses=tuple(backend.misses),
         unused=tuple(backend.unused()),
+        warnings=tuple(backend.warnings.values()),
+        recorded=len(backend.asked_elsewhere),
     )

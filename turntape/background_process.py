@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 from attrs import asdict, field, mutable
 
-from .background import STOP_S, BackgroundFailed, BackgroundThread, Setup, State
+from .background import STOP_S, BackgroundFailed, BackgroundThread, Listening, Setup, State
 
 
 @mutable(eq=False)
@@ -20,7 +20,7 @@ class BackgroundProcess:
     _process: "subprocess.Popen[bytes]" = field(init=False)
     _last: State = field(init=False, factory=State)
 
-    def start(self) -> int:
+    def start(self) -> Listening:
         # a fresh interpreter, and none that imports the caller's main module as multiprocessing would
         self._process = subprocess.Popen(
             [sys.executable, "-m", "turntape.background_process"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -29,11 +29,11 @@ class BackgroundProcess:
             self.setup, value_serializer=lambda _, __, value: str(value) if isinstance(value, Path) else value
         )
         try:
-            port: int = self._ask(setup)["port"]
+            listening = self._ask(setup)
         except BaseException:
             self._end()
             raise
-        return port
+        return Listening(**listening | {"key_variables": tuple(listening["key_variables"])})
 
     def state(self) -> State:
         if self._process.poll() is None:
@@ -78,7 +78,7 @@ class BackgroundProcess:
 
 
 def _state(answer: dict[str, Any]) -> State:
-    return State(**answer | {name: tuple(answer[name]) for name in ("misses", "unused")})
+    return State(**answer | {name: tuple(answer[name]) for name in ("misses", "unused", "warnings")})
 
 
 def main() -> None:
@@ -97,7 +97,7 @@ def main() -> None:
         setup[name] = Path(setup[name]) if setup[name] else None
     server = BackgroundThread(Setup(**setup))
     try:
-        say({"port": server.start()})
+        say(asdict(server.start()))
     except BackgroundFailed as exc:
         say({"failed": str(exc)})
         return

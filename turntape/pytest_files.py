@@ -4,12 +4,16 @@ import os
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from attrs import frozen
 
 from .background import Setup
 
 SUFFIX = ".jsonl"
+_NO_UPSTREAM = (
+    "To record, name what should answer: --turntape-upstream BACKEND, or turntape_upstream in the configuration."
+)
 
 
 class SetupWrong(Exception):
@@ -51,7 +55,7 @@ class Planned:
 
 
 def plan(
-    names: Sequence[str | Path], folders: Sequence[Path], recording: Recording, options: dict[str, object]
+    names: Sequence[str | Path], folders: Sequence[Path], recording: Recording, options: dict[str, Any]
 ) -> Planned:
     """Decide for one stub.
 
@@ -67,6 +71,8 @@ def plan(
     shown = ", ".join(map(str, names))
     if missing and (recording.mode == "none" or not recording.upstream):
         raise SetupWrong(_not_there(missing, folders, recording))
+    if recording.mode in ("new", "all") and not recording.upstream:
+        raise SetupWrong(f"The record mode is {recording.mode} ({recording.reason}). {_NO_UPSTREAM}")
     if recording.mode == "all" or missing:
         if len(names) > 1:
             raise SetupWrong(
@@ -75,10 +81,18 @@ def plan(
         target = found[0] or folders[0] / _file(names[0])
         return Planned(shown, _writing(target, recording, (), {}), target, replaces=recording.mode == "all")
     paths = tuple(path for path in found if path is not None)
-    if recording.mode == "new" and recording.upstream:
+    if recording.mode == "new":
         target = paths[0].with_name(paths[0].stem + ".new" + SUFFIX)
         return Planned(shown, _writing(target, recording, paths, options), target)
     return Planned(shown, Setup(paths, dict(options)))
+
+
+def policies(**fields: Sequence[str]) -> list[dict[str, Any]]:
+    """The rules that the options ``ignore`` and ``warn`` stand for."""
+    for policy, names in fields.items():
+        if isinstance(names, str):
+            raise TypeError(f"{policy} should be a list of names of settings, such as [{names!r}], not a string")
+    return [{"rule": policy, "fields": [*names]} for policy, names in fields.items() if names]
 
 
 def keep(written: Path, planned: Planned, *, passed: bool) -> str:
@@ -92,8 +106,8 @@ def keep(written: Path, planned: Planned, *, passed: bool) -> str:
     if planned.replaces and target.exists():
         before = f"; the recording before it is {_move(target, target.with_name(target.name + '.bak')).name}"
     kept = _move(written, target)
-    if ".new" in kept.suffixes:
-        before = f"; look at it, then let it take the place of {planned.setup.fixtures[0].name}"
+    if planned.setup.fixtures:
+        before = f", the whole run with what {planned.names} had no answer to; look at it, then give it that name"
     return f"recorded {kept}{before}"
 
 
@@ -119,7 +133,7 @@ def _file(name: str | Path) -> str:
     return str(name) if str(name).endswith(SUFFIX) else f"{name}{SUFFIX}"
 
 
-def _writing(target: Path, recording: Recording, played: tuple[Path, ...], options: dict[str, object]) -> Setup:
+def _writing(target: Path, recording: Recording, played: tuple[Path, ...], options: dict[str, Any]) -> Setup:
     """A server that writes beside ``target``, under a name that nobody else takes."""
     target.parent.mkdir(parents=True, exist_ok=True)
     out = target.with_name(f"{target.stem}.{secrets.token_hex(4)}.partial")
@@ -133,5 +147,5 @@ def _not_there(missing: Sequence[str | Path], folders: Sequence[Path], recording
         cure = f"The record mode is none ({recording.reason}). To record it, run with --turntape-record once"
         cure += "." if recording.upstream else " and --turntape-upstream BACKEND."
     else:
-        cure = "To record it, name what should answer: --turntape-upstream BACKEND, or turntape_upstream in the configuration."
+        cure = _NO_UPSTREAM
     return f"There is no fixture {str(name)!r}. Looked for:{places}\n{cure}"

@@ -5,7 +5,7 @@ Nothing else of Turntape is imported until a test asks for a stub.
 
 import os
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 MODES = ("none", "once", "new", "all")
 _STUBS = pytest.StashKey["list[Stub]"]()
 _PASSED = pytest.StashKey[bool]()
+
+
+class TurntapeWarning(pytest.PytestWarning):
+    """A request was answered although it differs, as a rule allows and says."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,7 +55,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def turntape_stub(request: pytest.FixtureRequest) -> "Generator[Callable[..., Stub], None, None]":
     """Start a stub: ``stub = turntape_stub("name", …)`` plays fixtures/name.jsonl at ``stub.base_url`` until the test ends.
 
-    Without a name the fixture is that of the test: fixtures/test_module/test_name.jsonl. See docs/replay.md.
+    Without a name the fixture is that of the test: fixtures/test_module/test_name.jsonl. Options: rules, ignore, warn,
+    strict, speed, runs, faults, process. See docs/replay.md.
     """
     from . import pytest_files
     from .pytest_stub import Stub
@@ -60,7 +65,19 @@ def turntape_stub(request: pytest.FixtureRequest) -> "Generator[Callable[..., St
     stubs = item.stash.setdefault(_STUBS, [])
     recording = _recording(request.config)
 
-    def start(*names: str | Path, strict: bool = True, process: bool = False, **options: Any) -> Stub:
+    def start(
+        *names: str | Path,
+        rules: Sequence[Any] = (),
+        ignore: Sequence[str] = (),
+        warn: Sequence[str] = (),
+        strict: bool = True,
+        speed: float | str = "instant",
+        runs: int | None = 1,
+        faults: Sequence[str] = (),
+        process: bool = False,
+    ) -> Stub:
+        policies = pytest_files.policies(ignore=ignore, warn=warn)
+        options = {"rules": [*rules, *policies], "speed": speed, "runs": runs, "faults": [*faults]}
         try:
             planned = pytest_files.plan(names or (_own_name(item),), _folders(item), recording, options)
             stub = Stub.start(planned, strict=strict, process=process)
@@ -87,6 +104,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         for text in _complaints(item, unused=False):
             item.add_report_section("call", "turntape", text)
         raise
+    for stub in item.stash.get(_STUBS, ()):
+        for text in stub.warnings:
+            item.warn(TurntapeWarning(text))
     if texts := _complaints(item, unused=True):
         pytest.fail("\n\n".join(texts), pytrace=False)
 

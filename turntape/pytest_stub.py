@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from attrs import field, mutable
 
 from . import agents
-from .background import BackgroundFailed, BackgroundThread, Running, State
+from .background import BackgroundFailed, BackgroundThread, Listening, Running, State
 from .background_process import BackgroundProcess
 from .pytest_files import Planned, SetupWrong, keep
 
@@ -23,10 +23,11 @@ class Stub:
     """
 
     base_url: str
-    strict: bool
+    strict: bool = field(kw_only=True)
     api_key: str = agents.NO_KEY
     _planned: Planned = field(kw_only=True)
     _running: Running = field(kw_only=True)
+    _listening: Listening = field(kw_only=True)
     _n_said: int = field(init=False, default=0)
     _unused_said: bool = field(init=False, default=False)
     _stopped: bool = field(init=False, default=False)
@@ -42,10 +43,11 @@ class Stub:
         """
         running: Running = BackgroundProcess(planned.setup) if process else BackgroundThread(planned.setup)
         try:
-            port = running.start()
+            listening = running.start()
         except BackgroundFailed as exc:
             raise SetupWrong(str(exc)) from exc
-        return cls(f"http://127.0.0.1:{port}/v1", strict, planned=planned, running=running)
+        url = f"http://127.0.0.1:{listening.port}/v1"
+        return cls(url, strict=strict, planned=planned, running=running, listening=listening)
 
     @property
     def ws_url(self) -> str:
@@ -53,11 +55,15 @@ class Stub:
 
     @property
     def env(self) -> dict[str, str]:
-        """What a program needs in its environment, besides its own: ``env=os.environ | stub.env``."""
-        return self._launch(()).environment
+        """What a program needs in its environment, besides its own: ``env=os.environ | stub.env``.
+
+        Keys of what answers while a run is recorded are emptied: they are not the program's.
+        """
+        hidden = dict.fromkeys((name for name in self._listening.key_variables if name in os.environ), "")
+        return hidden | self._launch(()).environment
 
     def command(self, *argv: str | os.PathLike[str]) -> list[str]:
-        """``argv`` as it must be run to find the stub: Codex takes no variables, and gets ``-c`` overrides."""
+        """``argv`` as it must be run to find the stub: Codex gets ``-c`` overrides, with the recorded model."""
         return [*self._launch([os.fspath(word) for word in argv]).argv]
 
     @property
@@ -72,8 +78,13 @@ class Stub:
 
     @property
     def unused(self) -> list[str]:
-        """Each recorded turn that was not played to its end."""
+        """Each recorded turn that was not played to its end, and each fault that did not happen."""
         return [*self._running.state().unused]
+
+    @property
+    def warnings(self) -> list[str]:
+        """Each difference that a rule allows and says."""
+        return [*self._running.state().warnings]
 
     def complaint(self, *, unused: bool) -> str:
         """What is wrong and was not said before; "" for nothing.
@@ -118,8 +129,9 @@ class Stub:
         return keep(out, self._planned, passed=passed)
 
     def _launch(self, argv: Sequence[str]) -> agents.Launch:
+        model = self._listening.model
         return agents.launch(
-            argv, url=self.base_url, key=self.api_key, model="", websocket=True, environment=os.environ
+            argv, url=self.base_url, key=self.api_key, model=model, websocket=True, environment=os.environ
         )
 
 
