@@ -23,6 +23,9 @@ PARTS: Mapping[str, tuple[str, str]] = {
 holds all of it."""
 
 
+STEMS = frozenset({"output_item", "content_part", "reasoning_summary_part", *PARTS})
+
+
 class LadderBroken(Exception):
     """An event that may not stand where it does. The text is a clause without an end."""
 
@@ -103,7 +106,7 @@ class Ladder:
     def _count(self, event: Mapping[str, Any]) -> None:
         number, last = event.get("sequence_number"), self._number
         self._n_events += 1
-        if number is None and last is None:
+        if number is None and (last is None or not _is_known(event)):
             return
         if type(number) is not int:
             raise LadderBroken(f"it has no sequence_number that is a whole number; the one before it has {last}")
@@ -240,6 +243,12 @@ def _same(said: str | None, whole: Any, what: str) -> None:
     shown = whole if isinstance(whole, str) else ""
     place = next((n for n, (a, b) in enumerate(zip(said, shown, strict=False)) if a != b), min(len(said), len(shown)))
     raise LadderBroken(f"its {what} is not what its deltas said: it differs from character {place} on")
+
+
+def _is_known(event: Mapping[str, Any]) -> bool:
+    """Whether the protocol has an event of this type; of others it says nothing."""
+    name = str(event["type"]).removeprefix("response.")
+    return event["type"] in ENDS or name in ("created", "in_progress", "queued") or name.rpartition(".")[0] in STEMS
 
 
 def _int(value: Any) -> int | None:

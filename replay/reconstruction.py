@@ -15,7 +15,9 @@ from .fixture import Fixture
 from .keeping import Kept
 from .lines import AnswerHead, FromClient, FromUpstream, Gone, Line, Relayed, Unread
 from .messages import json_object
-from .relayed import Ahead, Answer, NotReplayable, RelayedSession, Unlike
+from .own_session import Answer
+from .relayed import Ahead, RelayedSession
+from .requests import Findings, NotReplayable
 
 
 @define(eq=False)
@@ -23,14 +25,12 @@ class Reconstruction:
     """All relayed sessions of one recording, which go on line by line in the file's order.
 
     Attributes:
-        lost: what cannot be replayed, as far as the lines have come.
-        unlike: answers of which our session says something else than the upstream did.
+        findings: as far as the lines have come.
     """
 
     fixture: Fixture
     new_session: Callable[[], SessionLike] = Session
-    lost: list[NotReplayable] = field(factory=list)
-    unlike: list[Unlike] = field(factory=list)
+    findings: Findings = field(factory=Findings)
     _kept: Kept = field(factory=Kept)
     _sessions: dict[int, RelayedSession] = field(factory=dict)
     _ahead: dict[int, Ahead] = field(factory=dict)
@@ -51,7 +51,7 @@ class Reconstruction:
     def feed(self, line: Line) -> Iterator[Answer]:
         """What one line is to its session: each step that it takes, with its effects. Other lines are none."""
         if isinstance(line, Relayed):
-            session = RelayedSession(line, self.new_session(), self._kept, self._ahead[line.session], self)
+            session = RelayedSession(line, self.new_session(), self._kept, self._ahead[line.session], self.findings)
             self._sessions[line.session] = session
             yield from session.begin()
         elif isinstance(line, AnswerHead | FromClient | FromUpstream | Unread | Gone):
@@ -66,4 +66,4 @@ def not_replayable(fixture: Fixture) -> list[NotReplayable]:
     for line in fixture.lines:
         for _ in reconstruction.feed(line):
             pass
-    return reconstruction.lost
+    return reconstruction.findings.lost

@@ -1,92 +1,22 @@
 """One relayed session: its messages as events of a session of ours, and which answer belongs to which request."""
 
-import hashlib
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Any
 
 import orjson
-from attrs import define, field, frozen
+from attrs import define, field
 
-from turntape.core.context import Context
 from turntape.core.response import INCOMPLETE_REASONS
-from turntape.core.seam import (
-    ClientGone,
-    ClientText,
-    Effect,
-    Event,
-    Finish,
-    Increment,
-    Limits,
-    Load,
-    Loaded,
-    Opened,
-    Sampled,
-    SampleFailed,
-    Save,
-    Saved,
-    Send,
-    Started,
-    StartSample,
-    event_type,
-)
+from turntape.core.seam import ClientGone, ClientText, Finish, Increment, Sampled, SampleFailed, Started
 from turntape.transport.backends.base import BackendError
-from turntape.transport.backends.chat_errors import Refusals
-from turntape.transport.backends.chat_tools import ToolNames
-from turntape.transport.backends.responses_stream import EventReader
 from turntape.transport.driver import SessionLike
 from turntape.transport.websocket import dialect_of
 
 from .keeping import Kept
-from .lines import AnswerHead, FromClient, FromUpstream, Gone, Relayed, Step, Unread
+from .lines import AnswerHead, FromClient, FromUpstream, Gone, Relayed, Unread
 from .messages import ASKING, EXPRESSIBLE, Gist, ends, failed, is_answer_event, json_object, output_of, response_in
-
-Answer = tuple[Step, Sequence[Effect], str | None]
-"""A step of our session, its effects, and the name of the exception that it ended in."""
-
-MANY = 1 << 30
-UNBOUNDED = Limits(
-    max_age_s=MANY, n_lanes=MANY, n_in_flight=MANY, n_waiting=MANY, n_kept=MANY, n_referable=1 << 16, accept_s=MANY
-)
-"""The bounds were the upstream's to set, and what it let pass has passed."""
-
-OVER = ("response.completed", "response.incomplete", "response.failed", "response.done")
-
-
-@frozen
-class NotReplayable:
-    """Something of a relayed session that no take says, or not in full.
-
-    Attributes:
-        line: of the file: the client's request, or else where it shows.
-        problem: what is lost and why, as a clause.
-    """
-
-    line: int
-    session: int
-    problem: str
-
-    def __str__(self) -> str:
-        return f"line {self.line}, session {self.session}: {self.problem}"
-
-
-@frozen
-class Unlike:
-    """An answer of which a session of ours says something else than the upstream did.
-
-    Attributes:
-        line: where the answer ended.
-    """
-
-    line: int
-    heard: str
-    said: str
-
-
-class Findings(Protocol):
-    """Where a session reports to."""
-
-    lost: list[NotReplayable]
-    unlike: list[Unlike]
+from .own_session import Answer, OwnSession, opened
+from .requests import Findings, NotReplayable, Request, Requests, Unlike
 
 
 @define(eq=False)
@@ -105,33 +35,6 @@ class Ahead:
 
 
 @define(eq=False)
-class _Request:
-    """A message that wants an answer.
-
-    Attributes:
-        refused: why our session refuses it.
-        heard: output items as the upstream ended them; ``said`` are ours.
-        is_over: our session has ended its answer.
-        is_heard: the upstream has.
-    """
-
-    line: int
-    lane: str | None
-    sample_id: str | None = None
-    asked: Context | None = None
-    refused: str | None = None
-    refused_code: str = ""
-    reader: EventReader | None = None
-    started: bool = False
-    own_id: str | None = None
-    heard: list[dict[str, Any]] = field(factory=list)
-    said: list[dict[str, Any]] = field(factory=list)
-    is_over: bool = False
-    is_heard: bool = False
-    is_lost: bool = False
-
-
-@define(eq=False)
 class RelayedSession:
     """Feeds ``session`` as its relayed original went."""
 
@@ -140,15 +43,16 @@ class RelayedSession:
     kept: Kept
     ahead: Ahead
     findings: Findings
-    _ids: dict[str, str] = field(factory=dict)
-    _requests: dict[str | None, list[_Request]] = field(factory=dict)  # by lane, those without their whole answer
+    _own: OwnSession = field(init=False)
+    _requests: Requests = field(factory=Requests)
+    _ids: dict[str, str] = field(factory=dict)  # ours for each of the upstream's, as far as this session has seen them
     _told: dict[str, set[str]] = field(factory=dict)  # by upstream response: items of its earlier samples
-    _own_ids: dict[str | None, str] = field(factory=dict)  # by lane: our response, which appends go on with
     _head: AnswerHead | None = None
-    _feeding: _Request | None = None  # the one that its message is being fed of
     _n_beside: int = 0  # messages that ask for no answer, which an error may be about
     _is_passed_over: bool = False
-    _now: float = 0.0
+
+    def __attrs_post_init__(self) -> None:
+        self._own = OwnSession(self.relay, self.session, self.kept, self._requests, self.findings)
 
     def begin(self) -> Iterator[Answer]:
         relay = self.relay
@@ -157,17 +61,8 @@ class RelayedSession:
             self._is_passed_over = True
             self._lose(relay.line, f"{relay.method} {path[:80]} is no request for a response")
             return
-        seed = hashlib.blake2b(b"relay %d %d" % (relay.session, relay.line), digest_size=16).hexdigest()
         transport = relay.transport if relay.transport == "websocket" else "sse" if self.ahead.streams else "json"
-        opened = Opened(
-            seed=seed,
-            wall=relay.wall,
-            transport=transport,
-            dialect=self._dialect(),
-            agent=relay.headers.get("user-agent", ""),
-            limits=UNBOUNDED,
-        )
-        yield from self._feed(opened, 0.0, relay.line)
+        yield from self._own.feed(opened(relay, transport, self._dialect()), 0.0, relay.line)
 
     def feed(self, line: AnswerHead | FromClient | FromUpstream | Unread | Gone) -> Iterator[Answer]:
         if self._is_passed_over:
@@ -199,89 +94,6 @@ class RelayedSession:
     def _lose(self, line: int, problem: str) -> None:
         self.findings.lost.append(NotReplayable(line, self.relay.session, problem))
 
-    # --- our session ----------------------------------------------------------------------------------
-
-    def _feed(self, event: Event, at: float, line: int) -> Iterator[Answer]:
-        """One event, and those that its effects make: the answers of the store."""
-        if self.session.closed or self._is_passed_over:
-            return
-        at = self._now = max(round(at, 6), self._now)
-        rules = self.relay.rules if isinstance(event, Opened) else ()
-        try:
-            effects = self.session.receive(event, now=at)
-        except Exception as exc:  # noqa: BLE001 - a fault of the core, which other sessions need not share
-            self._is_passed_over = True
-            self._lose(
-                line, f"a session of ours fails on it with {type(exc).__name__}; the rest of the session is left out"
-            )
-            yield (
-                Step(line, self.relay.session, at, event, raised=type(exc).__name__, rules=rules),
-                (),
-                type(exc).__name__,
-            )
-            return
-        yield Step(line, self.relay.session, at, event, rules=rules), effects, None
-        for effect in effects:
-            match effect:
-                case StartSample():
-                    yield from self._sample_begins(effect, at, line)
-                case Send(entries):
-                    for entry in entries:
-                        self._sent(entry)
-                case Save(lane, record):
-                    self.kept.saved(record)
-                    yield from self._feed(Saved(lane), at, line)
-                case Load(lane, _, response_id, item_ids):
-                    items = None if response_id is None else self.kept.conversation(response_id)
-                    yield from self._feed(Loaded(lane, items, tuple(map(self.kept.item, item_ids))), at, line)
-
-    def _sample_begins(self, start: StartSample, at: float, line: int) -> Iterator[Answer]:
-        lane = start.request.raw.get("stream_id")
-        request = next((one for one in self._open(lane) if one.sample_id is None), None)
-        if request is None:
-            return
-        request.sample_id, request.asked = start.sample_id, start.context
-        request.reader = EventReader(ToolNames(), Refusals("the upstream"))
-        request.own_id = self._own_ids.get(lane)
-        if request.is_heard:  # it answered before its turn, and was not understood
-            yield from self._feed(SampleFailed(start.sample_id, "server_error", "not replayable"), at, line)
-
-    def _open(self, lane: str | None) -> list[_Request]:
-        """Requests of a lane whose answer our session has not ended, oldest first."""
-        return [one for one in self._requests.get(lane, ()) if not one.is_over and one.refused is None]
-
-    def _sent(self, entry: bytes) -> None:
-        """Follow what our session tells the client."""
-        kind = event_type(entry)
-        if kind not in ("error", "response.created", "response.output_item.done", *OVER):
-            return
-        value = orjson.loads(entry)
-        lane = value.get("stream_id")
-        request = next(iter(self._open(lane)), None)
-        if lane is None and self._feeding is not None and self._feeding.lane is not None:
-            request = self._feeding  # what is wrong with it is its lane
-        if request is None:
-            return
-        response = value.get("response") or {}
-        match kind:
-            case "response.created":
-                request.own_id = self._own_ids[lane] = response["id"]
-            case "response.output_item.done":
-                request.said.append(value["item"])
-            case "error":
-                self._refuse(request, value["error"])
-            case "response.failed" if request.sample_id is None and request.own_id is None:
-                self._refuse(request, response["error"])
-            case _:
-                request.is_over = True
-                if kind != "response.failed" and request.asked is not None:
-                    self.kept.answered(response["id"], request.asked, request.said)
-
-    def _refuse(self, request: _Request, error: dict[str, Any]) -> None:
-        if request.sample_id is None:
-            request.refused, request.refused_code = error["message"], error["code"] or ""
-        request.is_over = True
-
     # --- the client -----------------------------------------------------------------------------------
 
     def _from_client(self, line: FromClient) -> Iterator[Answer]:
@@ -296,27 +108,24 @@ class RelayedSession:
             return
         lane = value.get("stream_id")
         lane = lane if isinstance(lane, str) or lane is None else f"not a string: {lane!r}"
-        request = _Request(line.line, lane)
-        waiting = self._requests.setdefault(lane, [])
-        waiting[:] = [one for one in waiting if not (one.is_heard and (one.is_over or one.refused is not None))]
-        waiting.append(request)
+        request = self._own.feeding = Request(line.line, lane)
+        self._requests.add(request)
         ours = self.kept.translated(value, self._ids)
         text = line.text if ours is value else orjson.dumps(ours).decode()
-        self._feeding = request
-        yield from self._feed(ClientText(text), line.at, line.line)
-        self._feeding = None
+        yield from self._own.feed(ClientText(text), line.at, line.line)
+        self._own.feeding = None
 
     # --- the upstream ---------------------------------------------------------------------------------
 
     def _from_upstream(self, line: FromUpstream) -> Iterator[Answer]:
         status = self._head.status if self._head is not None and self.relay.transport == "http" else None
         if status is not None and status >= 400:
-            if (request := self._asked(None)) is not None:
+            if (request := self._requests.answered_by(None)) is not None:
                 yield from self._refusal(request, line.message, line.at, line.line)
             return
         if not is_answer_event(line.message):
             return
-        request = self._asked(line.message)
+        request = self._requests.answered_by(line.message.get("stream_id"))
         if request is None:
             response_id = response_in(line.message).get("id")
             if line.message.get("type") == "response.created":
@@ -329,19 +138,7 @@ class RelayedSession:
             self._note(request, line.message)
         yield from self._heard(request, line)
 
-    def _asked(self, message: dict[str, Any] | None) -> _Request | None:
-        """The request that an event answers: the oldest of its lane, or the only one there is."""
-        waiting = {
-            lane: first
-            for lane, requests in self._requests.items()
-            if (first := next((one for one in requests if not one.is_heard), None)) is not None
-        }
-        lane = message.get("stream_id") if message is not None else None
-        if lane in waiting:
-            return waiting[lane]
-        return next(iter(waiting.values())) if len(waiting) == 1 and lane is None else None
-
-    def _note(self, request: _Request, message: dict[str, Any]) -> None:
+    def _note(self, request: Request, message: dict[str, Any]) -> None:
         """Keep what later lines may name."""
         item = message.get("item")
         if message.get("type") == "response.created":
@@ -352,7 +149,7 @@ class RelayedSession:
             if isinstance(one, dict) and isinstance(one.get("id"), str):
                 self.kept.items[one["id"]] = one
 
-    def _heard(self, request: _Request, line: FromUpstream) -> Iterator[Answer]:
+    def _heard(self, request: Request, line: FromUpstream) -> Iterator[Answer]:
         message = line.message
         is_end = line.deltas is None and ends(message)
         request.is_heard |= is_end
@@ -373,15 +170,15 @@ class RelayedSession:
             return
         yield from self._answer(request, line, failure)
 
-    def _answer(self, request: _Request, line: FromUpstream, failure: SampleFailed | None) -> Iterator[Answer]:
+    def _answer(self, request: Request, line: FromUpstream, failure: SampleFailed | None) -> Iterator[Answer]:
         assert request.sample_id is not None and request.reader is not None
         message = line.message
         if not request.started and not (failure is not None and message.get("type") == "error"):
             request.started = True
-            yield from self._feed(Started(request.sample_id), line.at, line.line)
+            yield from self._own.feed(Started(request.sample_id), line.at, line.line)
         self._meet(request, message)
         if failure is not None:
-            yield from self._feed(failure, line.at, line.line)
+            yield from self._own.feed(failure, line.at, line.line)
             return
         reader = request.reader
         said: tuple[Increment, ...] = reader.hear(self._since(message) if line.deltas is None else line.messages)
@@ -390,17 +187,17 @@ class RelayedSession:
                 said += reader.end()
         except BackendError as exc:
             if said:
-                yield from self._feed(Sampled(request.sample_id, said), line.at, line.line)
+                yield from self._own.feed(Sampled(request.sample_id, said), line.at, line.line)
             broken = SampleFailed(request.sample_id, exc.code, str(exc), status=exc.status)
-            yield from self._feed(broken, line.at, line.line)
+            yield from self._own.feed(broken, line.at, line.line)
             self._lose_once(request, f"its answer cannot be read: {exc}")
             return
         if said:
-            yield from self._feed(Sampled(request.sample_id, said), line.at, line.line)
+            yield from self._own.feed(Sampled(request.sample_id, said), line.at, line.line)
         if said and isinstance(said[-1], Finish):
             self._compare(request, message, line.line)
 
-    def _meet(self, request: _Request, message: dict[str, Any]) -> None:
+    def _meet(self, request: Request, message: dict[str, Any]) -> None:
         """From here on the upstream's id of a response means ours."""
         response_id = response_in(message).get("id")
         if isinstance(response_id, str) and request.own_id is not None:
@@ -417,7 +214,7 @@ class RelayedSession:
         ]
         return [{**message, "response": {**response, "output": new}}]
 
-    def _compare(self, request: _Request, message: dict[str, Any], line: int) -> None:
+    def _compare(self, request: Request, message: dict[str, Any], line: int) -> None:
         """Whether our session said what the upstream did; item ids of one mean those of the other."""
         [whole] = self._since(message)
         response = response_in(whole)
@@ -441,21 +238,21 @@ class RelayedSession:
             if gist == other and isinstance(item.get("id"), str):
                 self._ids[item["id"]] = self.kept.ids[item["id"]] = own["id"]
 
-    def _refusal(self, request: _Request, body: Any, at: float, line: int) -> Iterator[Answer]:
+    def _refusal(self, request: Request, body: Any, at: float, line: int) -> Iterator[Answer]:
         """The answer to a POST was an error."""
         assert self._head is not None
         request.is_heard = True
         if request.sample_id is not None and not request.is_over:
             failure = failed(body, request.sample_id, status=self._head.status, headers=self._head.headers)
             assert failure is not None, "a status of 400 and more is a failure"
-            yield from self._feed(failure, at, line)
+            yield from self._own.feed(failure, at, line)
 
-    def _why_refused(self, request: _Request) -> str:
+    def _why_refused(self, request: Request) -> str:
         if request.refused_code == "previous_response_not_found":
             return "it continues a response that this recording does not hold, or could not replay"
         return f"the core refuses what the upstream took: {request.refused}"
 
-    def _lose_once(self, request: _Request, problem: str) -> None:
+    def _lose_once(self, request: Request, problem: str) -> None:
         if not request.is_lost:
             request.is_lost = True
             self._lose(request.line, problem)
@@ -464,7 +261,7 @@ class RelayedSession:
 
     def _gone(self, line: Gone) -> Iterator[Answer]:
         if line.by == "upstream":
-            while (request := self._unanswered()) is not None:
+            while (request := self._requests.unanswered()) is not None:
                 assert request.sample_id is not None
                 if self._head is not None and self._head.status >= 400:
                     yield from self._refusal(request, "", line.at, line.line)
@@ -473,13 +270,5 @@ class RelayedSession:
                 code = "" if line.code is None else f" with code {line.code}"
                 message = f"The upstream closed the connection{code} before its answer had ended."
                 dropped = SampleFailed(request.sample_id, "server_error", message, status=502)
-                yield from self._feed(dropped, line.at, line.line)
-        yield from self._feed(ClientGone(line.code), line.at, line.line)
-
-    def _unanswered(self) -> _Request | None:
-        """A request whose sample nobody will end."""
-        for requests in self._requests.values():
-            for one in requests:
-                if one.sample_id is not None and not one.is_over and not one.is_heard:
-                    return one
-        return None
+                yield from self._own.feed(dropped, line.at, line.line)
+        yield from self._own.feed(ClientGone(line.code), line.at, line.line)

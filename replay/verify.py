@@ -17,7 +17,7 @@ from .lines import Blob, FromUpstream, Gone, Line, Relayed, Step, Turn, Unread
 from .packing import MissingBlob, Packer, Unpacker, decode, digest, encode
 from .reconstruction import Reconstruction
 from .recorder import sent_digest
-from .relayed import NotReplayable
+from .requests import NotReplayable
 from .takes import NewSession, recorded_steps
 
 
@@ -110,7 +110,7 @@ def verify(fixture: Fixture, new_session: NewSession = Session) -> Verified:
                 _check(fixture, step, effects, raised, is_last=step is last)
             case _:
                 relayed.check(line)
-    lost = tuple(relayed.reconstruction.lost)
+    lost = tuple(relayed.reconstruction.findings.lost)
     return Verified(len(sessions), n_steps, n_turns, fixture.whole, relayed.n_sessions, relayed.n_turns, lost)
 
 
@@ -139,7 +139,7 @@ class _Relayed:
                 self._ladders.pop(session, None)
         for _, effects, _ in self.reconstruction.feed(line):
             self.n_turns += sum(isinstance(effect, StartSample) for effect in effects)
-        for unlike in self.reconstruction.unlike:
+        for unlike in self.reconstruction.findings.unlike:
             problem = "the answer cannot be said by increments as it was"
             raise Divergence(self.fixture.name, unlike.line, problem, unlike.heard, unlike.said)
 
