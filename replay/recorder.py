@@ -199,7 +199,7 @@ class Recorder:
 
     def _record_masked(self, event: Event, masked: list[Event], now: float, shadow: SessionLike) -> list[Effect]:
         """Feed ``event`` to the session, and what stands for it to its shadow; write what the shadow does."""
-        answer: list[Effect] | BaseException = []
+        answer: list[Effect] | BaseException | None = None
 
         def both(last: Event) -> list[Effect]:
             nonlocal answer
@@ -217,6 +217,8 @@ class Recorder:
             self._lost = True
             if not isinstance(answer, BaseException):
                 self.tape.n_lost += 1
+        if answer is None:  # the shadow failed at what was held before this event
+            return self.session.receive(event, now=now)
         if isinstance(answer, BaseException):
             raise answer
         return answer
