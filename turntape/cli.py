@@ -15,6 +15,7 @@ from .options import (
     FILE,
     Listen,
     Model,
+    WholeNumber,
     backend_options,
     json_option,
     listen_options,
@@ -273,6 +274,107 @@ def show(fixtures: tuple[Path, ...], golden: bool, html: Path | None) -> None:
     from . import reading
 
     sys.exit(reading.show(fixtures, as_golden=golden, html=html))
+
+
+@main.command()
+@FIXTURES
+@backend_options
+@option("--url", default="", metavar="URL", help="Drive this server of the Responses API, and no backend.")
+@option(
+    "--mode",
+    type=click.Choice(("forced", "free")),
+    default="forced",
+    help="forced: the recorded conversation, whatever is said; free: as far as the recording can answer.",
+)
+@option(
+    "--design",
+    type=click.Choice(("create", "append", "http")),
+    default="create",
+    help="How the client asks: response.create or response.append on a WebSocket, or POSTs.",
+)
+@option("--repeat", type=WholeNumber(1, 10_000), default=1, metavar="N", help="How often each fixture is played.")
+@option("--parallel", type=WholeNumber(1, 1000), default=1, metavar="N", help="Runs at once.")
+@option(
+    "--tool-time",
+    default="recorded",
+    metavar="recorded|zero|xN",
+    help="Time between turns: as it was, none, or N times as long.",
+)
+@option("--strict/--no-strict", default=False, help="Exit with 1 if anything differs from the recording.")
+@click.option("--json", "json_file", type=FILE, help="Write the report to this file.")
+@click.pass_context
+def drive(
+    context: click.Context,
+    /,
+    fixtures: tuple[Path, ...],
+    url: str,
+    mode: str,
+    design: str,
+    repeat: int,
+    parallel: int,
+    tool_time: str,
+    strict: bool,
+    json_file: Path | None,
+    **values: Any,
+) -> None:
+    """Play recorded clients against a live backend, and compare what it says.
+
+    In forced mode each turn is asked with the recorded history, so that all turns can be compared whatever is
+    said. In free mode the model is answered with recorded tool outputs for as long as it makes the recorded
+    calls; where it makes another one is the result. --model takes the place of the recorded model.
+
+    \b
+    turntape drive fix.jsonl --backend vllm --model qwen3-coder --json today.json
+    turntape drive fix.jsonl --url https://api.openai.com/v1 --mode free --design http
+    """
+    from . import driving
+
+    model = take(Model, values)
+    target = driving.Target.chosen(context, model, tables_of(context), url)
+    settings = driving.settings(
+        mode=mode, design=design, tool_time=tool_time, model=model.model, repeat=repeat, parallel=parallel
+    )
+    files = driving.Files(json_file)
+    sys.exit(driving.drive(fixtures, target, settings, files, strict=strict))
+
+
+@main.command()
+@click.argument("first", metavar="A.json", type=EXISTING_FILE)
+@click.argument("second", metavar="B.json", type=EXISTING_FILE)
+@click.option("--max-ttft-ratio", type=float, metavar="R", help="Most that the median TTFT may grow by.")
+@click.option("--max-wall-ratio", type=float, metavar="R", help="Most that the wall time may grow by.")
+@click.option(
+    "--allow-departures", type=WholeNumber(min=0), metavar="N", help="Departures in B; default: as many as in A."
+)
+@click.option(
+    "--verdicts",
+    type=click.Choice(("same", "report")),
+    default="same",
+    show_default=True,
+    help="Whether a changed verdict counts, or is only shown.",
+)
+@json_option
+def compare(
+    first: Path,
+    second: Path,
+    max_ttft_ratio: float | None,
+    max_wall_ratio: float | None,
+    allow_departures: int | None,
+    verdicts: str,
+    as_json: bool,
+) -> None:
+    """Set two reports of drive beside each other: backend A and B, or a baseline and today.
+
+    The exit code is 1 if anything is beyond its threshold. Without options a changed verdict is, and so are more
+    departures; times are shown.
+
+    \b
+    turntape compare baseline.json today.json --max-ttft-ratio 1.5
+    """
+    from . import driving
+
+    limits = driving.thresholds(max_ttft_ratio, max_wall_ratio, allow_departures, verdicts)
+    sys.exit(driving.compare(first, second, limits, as_json=as_json))
 
 
 @main.command()

@@ -1,5 +1,6 @@
 """What of a fixture a drive plays: its turns in threads, what each adds, and what each waits for."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 from attrs import define, field, frozen
@@ -9,9 +10,14 @@ from turntape.core.context import Context
 from turntape.core.seam import Opened
 from turntape.replay.errors import ReplayError
 from turntape.replay.fixture import Fixture
+from turntape.replay.lines import Relayed, Step
+from turntape.replay.reconstruction import not_replayable
 from turntape.replay.takes import Take, takes
 
 from .report import LeftOut, Played
+
+MAX_FACTOR = 1000.0
+"""Of tool time; ours."""
 
 
 @define(eq=False)
@@ -67,8 +73,7 @@ class Course:
         Raises:
             ReplayError: it cannot be replayed, or holds no turn that ended well.
         """
-        walls = {step.session: step.event.wall for step in fixture.steps if isinstance(step.event, Opened)}
-        course, found = cls(fixture.name), list[tuple[float, float, Take]]()
+        course, found, walls = cls(fixture.name), list[tuple[float, float, Take]](), _walls(fixture)
         for take in takes(fixture):
             began = walls.get(take.session, 0.0) + take.began
             if take.failure is not None:
@@ -77,6 +82,8 @@ class Course:
                 course.left_out.append(LeftOut(where=take.where, reason="it was cancelled, or cut off"))
             else:
                 found.append((began, began + take.duration_s, take))
+        lost = not_replayable(fixture)
+        course.left_out += [LeftOut(where=f"{fixture.name}:{one.line}", reason=one.problem) for one in lost]
         if not found:
             raise ReplayError(f"There is nothing to drive: {fixture.name} holds no turn that ended well.")
         found.sort(key=lambda one: one[0])  # stable: the file's order decides between equals
@@ -152,6 +159,16 @@ class _Endings:
         return turn.ended <= began and turn.number not in self._continued
 
 
+def _walls(fixture: Fixture) -> dict[int, float]:
+    """When each session began, in seconds since 1970."""
+    walls = dict[int, float]()
+    for line in fixture.lines:
+        match line:
+            case Step(session=session, event=Opened(wall=wall)) | Relayed(session=session, wall=wall):
+                walls[session] = wall
+    return walls
+
+
 def _states(link: Context) -> Sequence[tuple[int, str]]:
     """After how many of a link's items the conversation has which key, the longest first."""
     fold = link.parent.fold if link.parent is not None else Fold()
@@ -171,6 +188,21 @@ class ToolTime:
     """
 
     factor: float
+
+    @classmethod
+    def parse(cls, text: str) -> "ToolTime":
+        """Raises ``ValueError``, which says what can be written."""
+        if text in ("recorded", "zero"):
+            return cls(1.0 if text == "recorded" else 0.0)
+        try:
+            factor = float(text.removeprefix("x")) if text.startswith("x") else math.nan
+        except ValueError:
+            factor = math.nan
+        if not 0 <= factor <= MAX_FACTOR:
+            raise ValueError(
+                f"{text[:32]!r} is no tool time; write recorded, zero, or a factor such as x0.5, which halves it"
+            )
+        return cls(factor)
 
     def __str__(self) -> str:
         return {1.0: "recorded", 0.0: "zero"}.get(self.factor, f"x{self.factor:g}")

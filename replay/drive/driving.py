@@ -2,9 +2,10 @@
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Protocol
 
 import trio
 
@@ -22,9 +23,20 @@ from .run import Run, Settings, counted
 from .wire import Server
 
 WEEK_S = 7 * 86400.0
+CLOSE_S = 1.0
 OWN_NAME = "the drive's own server"
 
-OnTurn = Callable[[Run, TurnVerdict], object]
+
+class Progress(Protocol):
+    """Who wants to know how far a drive is."""
+
+    def turn(self, run: Run, verdict: TurnVerdict) -> None:
+        """A turn was judged."""
+        ...
+
+    def run(self, run: Run) -> None:
+        """A run is over."""
+        ...
 
 
 def check(settings: Settings, *, at_url: bool) -> None:
@@ -38,39 +50,44 @@ def check(settings: Settings, *, at_url: bool) -> None:
 
 
 async def drive_backend(
-    courses: Sequence[Course], settings: Settings, setup: Setup, backend: Backend, on_turn: OnTurn
+    courses: Sequence[Course], settings: Settings, setup: Setup, backend: Backend, progress: Progress
 ) -> Report:
     """Drive ``backend`` through a server of our own, which nobody else can use."""
     probe = Probe(backend)
     async with _own_server(probe) as server:
-        return await drive(courses, settings, setup, server, probe, on_turn)
+        return await _drive(courses, settings, setup, server, probe, progress)
 
 
-async def drive(
+async def drive_at(
+    courses: Sequence[Course], settings: Settings, setup: Setup, server: Server, progress: Progress
+) -> Report:
+    """Drive a server of others; ``check`` says what cannot be done there."""
+    try:
+        return await _drive(courses, settings, setup, server, None, progress)
+    finally:
+        with trio.move_on_after(CLOSE_S, shield=True):
+            await server.client.aclose()
+
+
+async def _drive(
     courses: Sequence[Course],
     settings: Settings,
     setup: Setup,
     server: Server,
     probe: Probe | None,
-    on_turn: OnTurn,
+    progress: Progress,
 ) -> Report:
-    """Play everything.
-
-    Args:
-        probe: around the backend behind ``server``; None for a server of others.
-        on_turn: told of each turn that was judged.
-    """
     pairs = [(repeat, course) for repeat in range(1, settings.repeat + 1) for course in courses]
     runs: list[Run] = []
     for number, (repeat, course) in enumerate(pairs, 1):
         run = Run(number, repeat, course, settings, server, probe)
-        run.on_turn = partial(on_turn, run)
+        run.on_turn = partial(progress.turn, run)
         runs.append(run)
     began, wall = trio.current_time(), time.time()
     waiting = iter(runs)
     async with trio.open_nursery() as nursery:
         for _ in range(min(settings.parallel, len(runs))):
-            nursery.start_soon(_play, waiting)
+            nursery.start_soon(_play, waiting, progress)
     verdicts = [run.verdict() for run in runs]
     return Report(
         setup=setup,
@@ -89,10 +106,11 @@ async def drive(
     )
 
 
-async def _play(waiting: Iterator[Run]) -> None:
+async def _play(waiting: Iterator[Run], progress: Progress) -> None:
     """One run after the other, from those that no other task has taken."""
     for run in waiting:
         await run.play()
+        progress.run(run)
 
 
 @asynccontextmanager
@@ -109,6 +127,6 @@ async def _own_server(probe: Probe) -> AsyncIterator[Server]:
         try:
             yield server
         finally:
-            with trio.move_on_after(1.0, shield=True):
+            with trio.move_on_after(CLOSE_S, shield=True):
                 await server.client.aclose()
             shutdown.set()

@@ -149,16 +149,13 @@ def form(call: Called) -> tuple[str, str]:
 def pair(recorded: Sequence[Called], got: Sequence[Called]) -> tuple[CallVerdict, ...]:
     """Each recorded call with the one that came for it: an equal one, else one of the same tool, else the next."""
     left, partners = [*got], dict[int, tuple[str, Called]]()
-    same_tool = [("equal", lambda one, other: form(one) == form(other))]
-    same_tool += [("arguments", lambda one, other: one.name == other.name)]
-    for verdict, matches in [*same_tool, ("different", lambda one, other: True)]:
+    for verdict in ("equal", "arguments", "different"):
         for n, call in enumerate(recorded):
             if n in partners:
                 continue
-            found = next((other for other in left if matches(call, other)), None)
-            if found is not None:
-                del left[next(k for k, other in enumerate(left) if other is found)]
-                partners[n] = verdict, found
+            at = next((k for k, other in enumerate(left) if _matches(verdict, call, other)), None)
+            if at is not None:
+                partners[n] = verdict, left.pop(at)
     verdicts = [
         CallVerdict(verdict=partners[n][0], recorded=call, got=partners[n][1])
         if n in partners
@@ -166,6 +163,12 @@ def pair(recorded: Sequence[Called], got: Sequence[Called]) -> tuple[CallVerdict
         for n, call in enumerate(recorded)
     ]
     return (*verdicts, *(CallVerdict(verdict="extra", got=call) for call in left))
+
+
+def _matches(verdict: str, recorded: Called, got: Called) -> bool:
+    if verdict == "equal":
+        return form(recorded) == form(got)
+    return verdict == "different" or recorded.name == got.name
 
 
 def compare_texts(recorded: str, got: str) -> TextVerdict:

@@ -312,9 +312,17 @@ class Report:
                 f"{name}: is a report of version {version}; this version of Turntape reads version {VERSION}."
             )
         try:
-            return _converter.structure(value, cls)
+            report = _converter.structure(value, cls)
         except (cattrs.BaseValidationError, cattrs.StructureHandlerNotFoundError) as exc:
             raise ReportUnreadable(f"{name}: {cattrs.transform_error(exc)[0]}.") from None
+        if report.turn_numbers(report.verdicts.runs) != report.turn_numbers(report.timings.runs):
+            raise ReportUnreadable(f'{name}: "verdicts" and "timings" are not of the same runs and turns.')
+        return report
+
+    @staticmethod
+    def turn_numbers(runs: "tuple[RunVerdict, ...] | tuple[RunTimings, ...]") -> list[tuple[int, list[int]]]:
+        """Number of each run, and those of its turns."""
+        return [(run.run, [turn.turn for turn in run.turns]) for run in runs]
 
     @classmethod
     def load(cls, path: str | Path) -> "Report":

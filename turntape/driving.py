@@ -1,0 +1,222 @@
+"""The commands ``drive`` and ``compare``: a recorded client against a live backend or server, and two of its reports."""
+
+import math
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+import trio
+from attrs import define, frozen
+from click.core import ParameterSource
+
+from turntape.replay.drive.comparing import NotComparable, Thresholds
+from turntape.replay.drive.comparing import compare as compare_reports
+from turntape.replay.drive.course import Course, ToolTime
+from turntape.replay.drive.driving import check, drive_at, drive_backend
+from turntape.replay.drive.report import Report, ReportUnreadable, Setup, TurnVerdict
+from turntape.replay.drive.run import Run, Settings
+from turntape.replay.drive.table import counted, report_table
+from turntape.replay.drive.wire import Server
+from turntape.replay.errors import ReplayError
+from turntape.replay.fixture import Fixture
+from turntape.transport.http_connections import HttpError
+
+from . import __version__
+from .commands import need_parent, open_router
+from .keys import read_keys
+from .options import EnvironmentFailed, Model
+from .plan import plan
+from .tables import Tables
+
+
+def settings(*, tool_time: str, **values: Any) -> Settings:
+    """
+    Raises:
+        click.UsageError: the tool time is none.
+    """
+    try:
+        return Settings(tool_time=ToolTime.parse(tool_time), **values)
+    except ValueError as exc:
+        raise click.UsageError(f"--tool-time: {exc}") from exc
+
+
+def thresholds(
+    max_ttft_ratio: float | None, max_wall_ratio: float | None, allow_departures: int | None, verdicts: str
+) -> Thresholds:
+    """
+    Raises:
+        click.UsageError: a ratio is none.
+    """
+    for option, ratio in (("--max-ttft-ratio", max_ttft_ratio), ("--max-wall-ratio", max_wall_ratio)):
+        if ratio is not None and not 0 < ratio < math.inf:
+            raise click.UsageError(f"{option} {ratio}: it must be a number above 0, such as 1.5")
+    return Thresholds(
+        max_ttft_ratio=max_ttft_ratio,
+        max_wall_ratio=max_wall_ratio,
+        allow_departures=allow_departures,
+        same_verdicts=verdicts == "same",
+    )
+
+
+@frozen
+class Files:
+    """Where a report is written, beside the table."""
+
+    json: Path | None
+
+    def check(self) -> None:
+        """Raises ``click.UsageError`` before anything is driven for nothing."""
+        for option, path in (("--json", self.json),):
+            if path is not None:
+                need_parent(path, option=option)
+
+    def write(self, report: Report) -> None:
+        """Raises ``EnvironmentFailed``."""
+        for path, made in ((self.json, Report.encode),):
+            if path is not None:
+                try:
+                    path.write_bytes(made(report))
+                except OSError as exc:
+                    raise EnvironmentFailed(f"{path}: cannot be written: {exc.strerror}") from exc
+
+
+@frozen
+class Target:
+    """What is driven: a backend by the options of ``serve``, or a server by its URL.
+
+    Attributes:
+        url: "" for the backend.
+    """
+
+    model: Model
+    tables: Tables
+    url: str = ""
+
+    @classmethod
+    def chosen(cls, context: click.Context, model: Model, tables: Tables, url: str) -> "Target":
+        """One of the two. On the command line it goes before what a file or the environment says.
+
+        Raises:
+            click.UsageError: both or none.
+        """
+        said = {name: context.get_parameter_source(name) for name in ("backend", "url")}
+        given = [name for name, source in said.items() if source is not ParameterSource.DEFAULT]
+        here = [name for name in given if said[name] is ParameterSource.COMMANDLINE] or given
+        if tables.models and not here:
+            here = ["backend"]
+        if len(here) != 1:
+            what = "both --backend and --url are given" if here else "neither --backend nor --url is given"
+            raise click.UsageError(
+                f"{what}; name one of them: a backend, such as --backend chat+http://127.0.0.1:8000/v1, or a server of "
+                "the Responses API, such as --url https://api.openai.com/v1"
+            )
+        return cls(model, tables, url if here == ["url"] else "")
+
+
+def drive(paths: Sequence[Path], target: Target, settings: Settings, files: Files, *, strict: bool) -> int:
+    """Play every fixture and report; 1 under ``strict`` if anything differs from the recordings."""
+    files.check()
+    try:
+        check(settings, at_url=bool(target.url))
+        courses = [Course.of(Fixture.load(path)) for path in paths]
+    except ReplayError as exc:
+        raise click.UsageError(str(exc)) from exc
+    names = [course.name for course in courses]
+    if len(set(names)) < len(names):
+        raise click.UsageError("a fixture is named twice; --repeat N plays each one N times")
+    report = trio.run(_drive, courses, target, settings)
+    files.write(report)
+    click.echo(report_table(report))
+    whole = set(report.verdicts.counts) <= {"equal"} and not any(
+        run.departures or run.not_reached for run in report.verdicts.runs
+    )
+    return 1 if strict and not whole else 0
+
+
+async def _drive(courses: Sequence[Course], target: Target, settings: Settings) -> Report:
+    progress = Shown(sum(len(course.turns) for course in courses) * settings.repeat, len(courses) * settings.repeat)
+
+    def setup(driven: str) -> Setup:
+        return Setup(
+            turntape=__version__,
+            target=driven,
+            model=settings.model,
+            tool_time=str(settings.tool_time),
+            repeat=settings.repeat,
+            parallel=settings.parallel,
+        )
+
+    try:
+        if target.url:
+            server = _server(target)
+            await _reach(server)
+            return await drive_at(courses, settings, setup(target.url.partition("?")[0]), server, progress)
+        names = ", ".join(backend.name for backend in plan(target.model, target.tables).backends)
+        async with open_router(target.model, target.tables) as (router, _):
+            return await drive_backend(courses, settings, setup(names), router, progress)
+    finally:
+        progress.end()
+
+
+def _server(target: Target) -> Server:
+    key = os.environ.get("TURNTAPE_BACKEND_KEY") or None
+    if target.model.backend_key_file:
+        key = read_keys(target.model.backend_key_file, option="--backend-key-file")[0]
+    try:
+        return Server(target.url, key)
+    except ValueError as exc:
+        raise click.UsageError(f"--url: {exc}") from exc
+
+
+async def _reach(server: Server) -> None:
+    """Raises ``EnvironmentFailed`` if there is nothing to drive."""
+    try:
+        stream = await server.client.connections.open(server.http_target)
+    except HttpError as exc:
+        raise EnvironmentFailed(f"--url: the server at {server.http_target.where} {exc}. {exc.cure}") from exc
+    await trio.aclose_forcefully(stream)
+
+
+@define(eq=False)
+class Shown:
+    """Progress on standard error: one line that changes on a terminal, else a line for each run.
+
+    Args:
+        n_turns, n_runs: to be played in all; a free run may end before.
+    """
+
+    n_turns: int
+    n_runs: int
+    _n_turns_over: int = 0
+    _n_runs_over: int = 0
+
+    def turn(self, run: Run, verdict: TurnVerdict) -> None:
+        self._n_turns_over += 1
+        if sys.stderr.isatty():
+            text = f"turn {self._n_turns_over} of {self.n_turns}, run {self._n_runs_over + 1} of {self.n_runs}"
+            click.echo(f"\r{text}: {verdict.verdict}\x1b[K", nl=False, err=True)
+
+    def run(self, run: Run) -> None:
+        self._n_runs_over += 1
+        if not sys.stderr.isatty():
+            found = counted(run.verdict().counts)
+            click.echo(f"run {self._n_runs_over} of {self.n_runs}: {run.course.name}: {found}", err=True)
+
+    def end(self) -> None:
+        """Leave a terminal's line empty."""
+        if sys.stderr.isatty():
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+
+def compare(first: Path, second: Path, thresholds: Thresholds, *, as_json: bool) -> int:
+    """Print what changed; 1 if that is beyond the thresholds."""
+    try:
+        found = compare_reports(Report.load(first), Report.load(second), thresholds)
+    except (ReportUnreadable, NotComparable) as exc:
+        raise click.UsageError(str(exc)) from exc
+    click.echo(orjson.dumps(found.value()) if as_json else found.table())
+    return 1 if found.beyond else 0
