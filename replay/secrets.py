@@ -123,7 +123,7 @@ class Masker:
         }
         beginnings = "|".join(_beginning(value[:LITERAL]) for value in self.values)
         set_ = object.__setattr__
-        set_(self, "_finder", re.compile(f"(?=({_any_of(heads)}))"))
+        set_(self, "_finder", re.compile(_any_of(heads)))
         set_(self, "_by_literal", by_literal)
         set_(self, "_beginnings", re.compile(rf"(?:{beginnings})\Z") if beginnings else None)
         set_(self, "longest_literal", max(map(len, literals)))
@@ -193,8 +193,10 @@ class Masker:
         return self._beginnings is None or self._beginnings.search(text, start) is None
 
     def _places(self, text: str, base: int) -> Iterator[tuple[int, Shape]]:
-        for match in self._finder.finditer(text, base):
-            for shape in self._by_literal[match[1]]:
+        search = self._finder.search
+        while (match := search(text, base)) is not None:
+            base = match.start() + 1  # literals may overlap
+            for shape in self._by_literal[match[0]]:
                 yield match.start(), shape
 
 
