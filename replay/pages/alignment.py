@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
+import orjson
 from attrs import field, frozen
 
 from turntape.core.canonical import canonical
@@ -72,24 +73,27 @@ def _read(number: int, take: Take, reader: Reader, before: set[str]) -> _Plain:
     states = reading.all_states
     known = max((n for n, state in enumerate(states, 1) if state.key in before), default=0)
     before.update(state.key for state in states)
-    said, fold = [], reading.fold
-    for item in take.said():
-        plain = reader.item(item, reading.learned)
-        calls = dict(fold.open_calls)
-        if item.opens_call and item.call_id is not None:
-            calls[item.call_id] = fold.n_calls + 1
-        fold = fold.add(plain)
-        said.append(canonical(plain, calls))
+    said = [reader.item(item, reading.learned) for item in take.said()]
+    fold = reading.fold
+    for item in said:
+        fold = fold.add(item)
     before.add(fold.key)
     failure = take.failure
     return _Plain(
         number=number,
-        prompt=tuple(state.form for state in states[known:]),
-        said=tuple(said),
+        prompt=tuple(_without_number(state.form) for state in states[known:]),
+        said=tuple(_without_number(canonical(item, {})) for item in said),
         ended=failure.code if failure else take.finish.reason if take.finish else "",
         model=take.start.model,
         settings=reader.settings(take.start, reading.learned),
     )
+
+
+def _without_number(form: bytes) -> bytes:
+    """A canonical form that does not say how many calls went before it."""
+    value = orjson.loads(form)
+    value.pop("call_id", None)
+    return orjson.dumps(value)
 
 
 def _paired(one: Sequence[Any], other: Sequence[Any], *, key: Any) -> Iterator[tuple[Any | None, Any | None]]:
