@@ -1,6 +1,7 @@
 """Rules: what may differ between two runs does not count, and everything else does."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from turntape.core.seam import Text
 from turntape.replay.errors import RuleInvalid
 from turntape.replay.presets import CODEX
 from turntape.replay.reading import Reader
-from turntape.replay.rules import Ruleset
+from turntape.replay.rules import Ruleset, load_rules
 
 LISTING = """Chunk ID: {chunk}
 Wall time: {wall} seconds
@@ -218,7 +219,19 @@ def test_call_ids_are_the_takes_own() -> None:
     "rule, problem",
     [
         ("claude", "The preset 'claude' is not known; there is 'codex'."),
-        ({"rule": "drop"}, '"rule" should be "replace", "learn", or "ignore"'),
+        (
+            {"rule": "drop"},
+            '"rule" should be "replace", "learn", or "ignore", "warn" or "exact" with an array "fields"',
+        ),
+        ({"rule": "warn", "fields": [1]}, 'an array "fields"'),
+        ({"rule": "ignore", "fields": ["input"]}, "the conversation is always compared"),
+        ({"rule": "replace", "kind": "colour"}, '"kind" should be one of date, hash, number, path, time, uuid'),
+        ({"rule": "replace", "kind": ["date"]}, '"kind" should be one of'),
+        (
+            {"rule": "replace", "kind": "date", "pattern": "x"},
+            "'pattern' is not part of it; a kind has a pattern of its own",
+        ),
+        ({"rule": "replace", "kind": "date", "with": 1}, '"with" should be a string'),
         (7, '"rule" should be'),
         ({"rule": "ignore", "fields": "user"}, 'an array "fields"'),
         ({"rule": "replace", "pattern": "(", "with": ""}, "its regular expression is wrong"),
@@ -233,6 +246,48 @@ def test_call_ids_are_the_takes_own() -> None:
 def test_a_rule_that_cannot_be_used_is_explained(rule: Any, problem: str) -> None:
     with pytest.raises(RuleInvalid, match=re.escape(problem)):
         Ruleset.of([rule])
+
+
+def test_a_kind_is_replaced_by_its_name_or_by_what_the_rule_says() -> None:
+    """In the items and at the place that the rule is for."""
+    rule = {"rule": "replace", "kind": "date", "items": ["message"], "at": "content.*.text"}
+    assert key(user("on 2026-11-29"), rules=[rule]) == key(user("on 2027-01-02"), rules=[rule])
+    assert key(user("on 2026-11-29"), rules=[rule]) == key(user("on <date>"), rules=())
+    assert key(user("on 2026-11-29"), rules=[{**rule, "with": r"\1"}]) == key(user(r"on \1"), rules=())
+    other = {**rule, "items": ["function_call_output"]}
+    assert key(user("on 2026-11-29"), rules=[other]) != key(user("on 2027-01-02"), rules=[other])
+
+
+def test_the_last_policy_of_a_setting_holds() -> None:
+    """A run may be stricter or looser than the preset of its fixture."""
+    policies = [{"rule": rule, "fields": ["user", "model"]} for rule in ("ignore", "warn", "exact", "warn")]
+    assert [Ruleset.of(policies[:n]).ignored for n in (1, 2, 3)] == [{"user", "model"}, set(), set()]
+    assert [Ruleset.of(policies[:n]).warned for n in (2, 3, 4)] == [{"user", "model"}, set(), {"user", "model"}]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("[", "is not JSON: "),
+        ("{}", "should be an array of rules"),
+        ('[{"rule":"drop"}]', 'The rule {"rule":"drop"} cannot be used'),
+        ('["claude"]', "The preset 'claude' is not known"),
+        ("[" + " " * 1_100_000 + "]", "is larger than 1,048,576 bytes"),
+    ],
+)
+def test_a_file_of_rules_that_cannot_be_used_is_explained(content: str, problem: str, tmp_path: Path) -> None:
+    """With its name, and the rule in it."""
+    path = tmp_path / "rules.json"
+    path.write_text(content)
+    with pytest.raises(RuleInvalid, match=re.escape(problem)) as caught:
+        load_rules(path)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_a_file_of_rules_holds_what_an_open_line_holds(tmp_path: Path) -> None:
+    path = tmp_path / "rules.json"
+    path.write_text('["codex", {"rule":"ignore","fields":["user"]}]')
+    assert load_rules(path) == ["codex", {"rule": "ignore", "fields": ["user"]}]
 
 
 def test_presets_are_valid() -> None:
