@@ -158,16 +158,41 @@ def test_a_run_that_asks_nothing_records_nothing(tests: pytest.Pytester) -> None
     assert files(tests) == []
 
 
-def test_a_server_of_the_responses_api_can_be_recorded(tests: pytest.Pytester, tmp_path: Path) -> None:
-    """The upstream may be at a URL, or be a [backends] table of the turntape.toml in the root directory."""
+@pytest.mark.parametrize("kind", ["spec", "url", "table"])
+def test_a_server_of_the_responses_api_can_be_recorded(tests: pytest.Pytester, tmp_path: Path, kind: str) -> None:
+    """As a backend, by a [backends] table of the turntape.toml in the root directory, or by its URL alone."""
     server = ["serve", "--store", "memory", "--backend", f"scripted:{tests.path / 'model.toml'}"]
     with turntape(*server, folder=tmp_path / "server") as model:
-        run(tests, "--turntape-upstream", f"responses+{model.url}", names="'by-spec'").assert_outcomes(passed=1)
-        run(tests, "--turntape-upstream", model.url, names="'by-url'").assert_outcomes(passed=1)
         (tests.path / "turntape.toml").write_text(f"[backends.mine]\nspec = 'responses+{model.url}'\n")
-        run(tests, "--turntape-upstream", "mine", names="'by-name'").assert_outcomes(passed=1)
-    assert files(tests) == ["by-name.jsonl", "by-spec.jsonl", "by-url.jsonl"]
-    run(tests, names="'by-url'").assert_outcomes(passed=1)
+        named = {"spec": f"responses+{model.url}", "url": model.url, "table": "mine"}[kind]
+        run(tests, "--turntape-upstream", named, asks="Hi Ho").assert_outcomes(passed=1)
+        assert files(tests) == ["it.jsonl"]
+        result = run(tests, "--turntape-upstream", named, "--turntape-record", "new", asks="Hi Ho Ha")
+        result.assert_outcomes(passed=1)
+        assert files(tests) == ["it.jsonl", "it.new.jsonl"]
+    run(tests, asks="Hi Ho").assert_outcomes(passed=1)
+    (tests.path / "fixtures" / "it.new.jsonl").rename(tests.path / "fixtures" / "it.jsonl")
+    run(tests, asks="Hi Ho Ha").assert_outcomes(passed=1)
+
+
+def test_a_server_at_a_url_gets_the_clients_own_key(
+    tests: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stands in OPENAI_API_KEY reaches the server through the relay, and no recording."""
+    key = "hunter2-hunter2"
+    (tmp_path / "keys").write_text(key)
+    (tmp_path / "keys").chmod(0o600)
+    server = ["serve", "--store", "memory", "--backend", f"scripted:{tests.path / 'model.toml'}"]
+    with turntape(*server, "--key-file", tmp_path / "keys", folder=tmp_path / "server") as model:
+        monkeypatch.setenv("OPENAI_API_KEY", "another-key-of-mine")
+        result = run(tests, "--turntape-upstream", model.url)
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(["*openai.AuthenticationError*"])
+        monkeypatch.setenv("OPENAI_API_KEY", key)
+        run(tests, "--turntape-upstream", model.url, asks=f"Hi {key}").assert_outcomes(passed=1)
+    assert files(tests) == ["it.failed.jsonl", "it.jsonl"]
+    for name in files(tests):
+        assert "key-of-mine" not in (text := (tests.path / "fixtures" / name).read_text()) and key not in text
 
 
 def test_an_agent_sees_no_key_of_what_answers(tests: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

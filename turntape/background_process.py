@@ -9,7 +9,8 @@ from typing import Any
 import orjson
 from attrs import asdict, field, mutable
 
-from .background import STOP_S, BackgroundFailed, BackgroundThread, Listening, Setup, State
+from .answering import Listening, Setup, State
+from .background import STOP_S, BackgroundFailed, BackgroundThread
 
 
 @mutable(eq=False)

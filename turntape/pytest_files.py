@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import frozen
 
-from .background import Setup
+from .answering import Setup
 
 SUFFIX = ".jsonl"
 _NO_UPSTREAM = (

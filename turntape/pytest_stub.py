@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from attrs import field, mutable
 
 from . import agents
-from .background import BackgroundFailed, BackgroundThread, Listening, Running, State
+from .answering import Listening, State
+from .background import BackgroundFailed, BackgroundThread, Running
 from .background_process import BackgroundProcess
 from .pytest_files import Planned, SetupWrong, keep
 
@@ -18,13 +19,11 @@ class Stub:
     Attributes:
         base_url: ``http://127.0.0.1:PORT/v1``, as OpenAI's libraries take it.
         ws_url: the address of its WebSocket.
-        api_key: any key is taken; clients want one.
         strict: a turn that is not played fails the test.
     """
 
     base_url: str
     strict: bool = field(kw_only=True)
-    api_key: str = agents.NO_KEY
     _planned: Planned = field(kw_only=True)
     _running: Running = field(kw_only=True)
     _listening: Listening = field(kw_only=True)
@@ -48,6 +47,12 @@ class Stub:
             raise SetupWrong(str(exc)) from exc
         url = f"http://127.0.0.1:{listening.port}/v1"
         return cls(url, strict=strict, planned=planned, running=running, listening=listening)
+
+    @property
+    def api_key(self) -> str:
+        """A stub takes any key, and clients want one. A server that is recorded gets the client's own, OPENAI_API_KEY."""
+        own = os.environ.get("OPENAI_API_KEY", "") if self._listening.relayed else ""
+        return own or agents.NO_KEY
 
     @property
     def ws_url(self) -> str:

@@ -109,7 +109,7 @@ async def _record(
         recording.tape,
         Guard(frozenset(keys), frozenset(listen.allow_origin), listen.host),
         websocket=listen.websocket,
-        secrets=_secrets(os.environ),
+        secrets=secrets_in(os.environ),
         on_unreachable=lambda message: click.echo(f"warning: {message}", err=True),
     )
     account = _of_account(upstream, os.environ)
@@ -137,7 +137,8 @@ async def _record(
     return code
 
 
-def _secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
+def secrets_in(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The keys that a relay masks wherever they stand."""
     values = (environment.get(name, "") for name in (*KEY_VARIABLES, agents.BACKEND_KEY_VARIABLE))
     return tuple(value for value in values if len(value) >= SHORTEST_VALUE and value != agents.NO_KEY)
 
