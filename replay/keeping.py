@@ -19,7 +19,7 @@ class Kept:
 
     Attributes:
         ids: ours for each of the upstream's, of responses and items.
-        items: of the upstream, by their id.
+        items: of the upstream, by their id, and ours that say the same.
     """
 
     ids: dict[str, str] = field(factory=dict)

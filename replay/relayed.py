@@ -237,6 +237,7 @@ class RelayedSession:
         for (gist, item), (other, own) in zip(theirs, ours, strict=False):
             if gist == other and isinstance(item.get("id"), str):
                 self._ids[item["id"]] = self.kept.ids[item["id"]] = own["id"]
+                self.kept.items[own["id"]] = own
 
     def _refusal(self, request: Request, body: Any, at: float, line: int) -> Iterator[Answer]:
         """The answer to a POST was an error."""

@@ -10,6 +10,7 @@ from turntape.core.canonical import Item
 from turntape.core.seam import (
     Arguments,
     Effect,
+    Encrypted,
     Finish,
     Increment,
     Message,
@@ -91,6 +92,8 @@ class Take:
                     items.append({"type": kind, "call_id": call_id, "name": name, payload: "", **own})
                 case Text("") | Refusal("") | Reasoning("") | Summary(""):
                     pass  # says nothing, and begins nothing
+                case Encrypted(content):
+                    _last(items, "reasoning")["encrypted_content"] = content
                 case Arguments(text) if items:
                     items[-1]["input" if items[-1]["type"] == "custom_tool_call" else "arguments"] += text
                 case Text(text):
@@ -119,7 +122,7 @@ def _message() -> dict[str, Any]:
 
 def _last(items: list[dict[str, Any]], kind: str) -> dict[str, Any]:
     """The open item, if it is one of ``kind``; else a new one."""
-    if not items or items[-1]["type"] != kind:
+    if not items or items[-1]["type"] != kind or "encrypted_content" in items[-1]:
         items.append(_message() if kind == "message" else {"type": kind, "summary": [], "content": []})
     return items[-1]
 
