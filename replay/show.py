@@ -14,7 +14,7 @@ from turntape.core.seam import Opened, StartSample
 from turntape.core.session import Session
 
 from .fixture import Fixture
-from .takes import NewSession, Take, takes
+from .takes import NewSession, Take, openings, takes
 
 WIDTH = 110
 MAX_LINES = 8
@@ -46,9 +46,8 @@ class _Transcript:
         n_open = sum(not take.whole for take in found)
         unfinished = f"; {n_open} turn{'' if n_open == 1 else 's'} not finished" if n_open else ""
         yield f"{self.fixture.name}: {counts}{unfinished}" + ("" if self.fixture.whole else "; cut off")
-        opened = {step.session: step.event for step in self.fixture.steps if isinstance(step.event, Opened)}
         number = 0
-        for session, event in opened.items():
+        for session, event in openings(self.fixture).items():
             yield ""
             yield _session_line(session, event)
             own = [take for take in found if take.session == session]

@@ -7,6 +7,7 @@ from typing import Any
 from attrs import define, field
 
 from turntape.core.canonical import Item
+from turntape.core.response import without_surrogates
 from turntape.core.seam import (
     Arguments,
     Effect,
@@ -14,6 +15,7 @@ from turntape.core.seam import (
     Finish,
     Increment,
     Message,
+    Opened,
     Reasoning,
     Refusal,
     Sampled,
@@ -29,7 +31,7 @@ from turntape.transport.driver import SessionLike
 
 from .errors import Divergence
 from .fixture import Fixture
-from .lines import Step
+from .lines import Relayed, Step
 from .reconstruction import Reconstruction
 
 NewSession = Callable[[], SessionLike]
@@ -89,13 +91,15 @@ class Take:
                 case ToolCall(call_id, name, namespace, custom):
                     kind, payload = ("custom_tool_call", "input") if custom else ("function_call", "arguments")
                     own = {} if namespace is None else {"namespace": namespace}
-                    items.append({"type": kind, "call_id": call_id, "name": name, payload: "", **own})
+                    named = {"call_id": without_surrogates(call_id), "name": without_surrogates(name)}
+                    items.append({"type": kind, **named, payload: "", **own})
                 case Text("") | Refusal("") | Reasoning("") | Summary(""):
                     pass  # says nothing, and begins nothing
                 case Encrypted(content):
                     _last(items, "reasoning")["encrypted_content"] = content
                 case Arguments(text) if items:
-                    items[-1]["input" if items[-1]["type"] == "custom_tool_call" else "arguments"] += text
+                    payload = "input" if items[-1]["type"] == "custom_tool_call" else "arguments"
+                    items[-1][payload] += without_surrogates(text)
                 case Text(text):
                     _grow(_last(items, "message"), "content", "output_text", "text", text)
                 case Refusal(text):
@@ -131,7 +135,7 @@ def _grow(item: dict[str, Any], where: str, kind: str, key: str, text: str) -> N
     parts = item[where]
     if not parts or parts[-1]["type"] != kind:
         parts.append({"type": kind, key: ""})
-    parts[-1][key] += text
+    parts[-1][key] += without_surrogates(text)  # as the session that recorded it told its client
 
 
 def recorded_steps(
@@ -159,6 +163,18 @@ def refeed(fixture: Fixture, new_session: NewSession = Session) -> Iterator[tupl
             yield next(recorded)
         else:
             yield from reconstruction.feed(line)
+
+
+def openings(fixture: Fixture) -> dict[int, Opened]:
+    """How each session of the file began, by its number."""
+    reconstruction = Reconstruction(fixture)
+    found: dict[int, Opened] = {}
+    for line in fixture.lines:
+        steps = [line] if isinstance(line, Step) else []
+        if isinstance(line, Relayed):
+            steps = [step for step, _, _ in reconstruction.feed(line)]
+        found |= {step.session: step.event for step in steps if isinstance(step.event, Opened)}
+    return found
 
 
 def takes(fixture: Fixture, new_session: NewSession = Session) -> list[Take]:
