@@ -146,9 +146,15 @@ class FixtureBackend:
             miss = self._explain(start) if early is None else too_early(early)
             if self.fallback is None:
                 raise self._missed(miss)
-            async with self._elsewhere(miss).sample(start) as batches:
-                async for batch in batches:
-                    yield batch
+            self._note(f"asked elsewhere, and recorded: {miss}")
+            try:
+                async with self.fallback.sample(start) as batches:
+                    async for batch in batches:
+                        yield batch
+            except* BackendError:
+                self._missed(miss)
+                raise
+            self.asked_elsewhere.append(miss)
             return
         run, recorded, _ = choice
         self._say_what_is_odd(choice)
@@ -257,12 +263,6 @@ class FixtureBackend:
         if self.on_miss is not None:
             self.on_miss(miss)
         return BackendError(miss, code="fixture_miss", status=400)
-
-    def _elsewhere(self, miss: str) -> Backend:
-        assert self.fallback is not None
-        self.asked_elsewhere.append(miss)
-        self._note(f"asked elsewhere, and recorded: {miss}")
-        return self.fallback
 
     def _explain(self, start: StartSample) -> str:
         played = [run.played for run in self._runs.counted]
