@@ -30,6 +30,7 @@ from .packing import BLOB_BYTES, Packer, digest
 from .presets import preset_for
 from .secrets import DEFAULT, Masker
 from .shadow import copied
+from .shapes import MASK
 
 SHORT_KEYS = {cls: key for key, cls in SHORT.items()}
 
@@ -49,6 +50,8 @@ class Tape:
         out: an empty, buffered file. ``flush`` empties the buffer; it is called at every turn, and should be on a timer.
         header: further keys of the first line, such as ``note``.
 
+        refuses: a secret ends the recording, rather than being masked.
+
     Attributes:
         failure: why nothing is written any more.
         refused: the same, if it is a secret that should not be written, and where that stood.
@@ -57,6 +60,7 @@ class Tape:
 
     out: BinaryIO
     header: Mapping[str, Any] = field(factory=dict)
+    refuses: bool = False
     failure: OSError | None = field(init=False, default=None)
     refused: str = field(init=False, default="")
     n_lost: int = field(init=False, default=0)
@@ -72,7 +76,7 @@ class Tape:
         self.flush()  # a process that is killed at once leaves a recording of nothing, and not an empty file
 
     @classmethod
-    def create(cls, path: str | Path, header: Mapping[str, Any] | None = None) -> "Tape":
+    def create(cls, path: str | Path, header: Mapping[str, Any] | None = None, *, refuses: bool = False) -> "Tape":
         """Begin a new file that only its owner may read: prompts and tool outputs are in it.
 
         Raises:
@@ -86,7 +90,7 @@ class Tape:
             ) from None
         except OSError as exc:
             raise ReplayError(f"{path}: cannot be created: {exc.strerror}.") from None
-        return cls(open(fd, "wb"), header or {})
+        return cls(open(fd, "wb"), header or {}, refuses)
 
     @property
     def counts(self) -> Counts:
@@ -129,6 +133,8 @@ class Tape:
     def line(self, row: dict[str, Any]) -> None:
         """Write a whole line, what it refers to before it."""
         encoded = orjson.dumps(row)
+        if self.refuses and any(MASK.encode() in part for part in (encoded, *self.packer.new.values())):
+            self.refuse("a secret in a message")  # which a relay has masked before
         self._write_blobs()
         self._write(encoded + b"\n")
 
@@ -158,14 +164,12 @@ class Recorder:
 
     Args:
         rules: what may differ when this session is replayed; None takes the preset for the client's User-Agent.
-        refuse: end the recording at a secret, rather than mask it.
     """
 
     session: SessionLike
     tape: Tape
     rules: Sequence[Any] | None = None
     masker: Masker = DEFAULT
-    refuse: bool = False
     _number: int = field(init=False, default=0)
     _last_sample: str = field(init=False, default="")
     _running: dict[str, tuple[str, int]] = field(init=False, factory=dict)  # sample id -> key, offset of its start
@@ -187,7 +191,7 @@ class Recorder:
     def receive(self, event: Event, *, now: float) -> list[Effect]:
         if not self._lost and not self.tape.refused:
             *before, masked = self._events.masked(event)
-            if self.refuse and self._events.found:
+            if self.tape.refuses and self._events.found:
                 self.tape.refuse(self._events.found)
         if self._lost or self.tape.refused:
             return self.session.receive(event, now=now)

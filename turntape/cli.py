@@ -15,12 +15,15 @@ from .options import (
     FILE,
     Listen,
     Model,
+    Secrets,
+    StoreSpec,
     WholeNumber,
     backend_options,
     json_option,
     listen_options,
     model_options,
     option,
+    secret_options,
     stub_options,
     tables_of,
     take,
@@ -97,6 +100,7 @@ def main(context: click.Context, config_file: Path | None) -> None:
 @listen_options
 @model_options
 @option("--record", type=FILE, metavar="DIR", help="Write every session into a new file in DIR.")
+@secret_options
 @click.pass_context
 def serve(context: click.Context, /, record: Path | None, **values: Any) -> None:
     """Run the server.
@@ -108,7 +112,8 @@ def serve(context: click.Context, /, record: Path | None, **values: Any) -> None
     """
     from . import commands  # here, so that `turntape verify` does not load a server
 
-    sys.exit(commands.serve(take(Listen, values), take(Model, values), tables_of(context), folder=record))
+    listen, model, secrets = take(Listen, values), take(Model, values), take(Secrets, values)
+    sys.exit(commands.serve(listen, model, tables_of(context), secrets, folder=record))
 
 
 @main.command(context_settings={"allow_interspersed_args": False})
@@ -121,6 +126,7 @@ def serve(context: click.Context, /, record: Path | None, **values: Any) -> None
 )
 @listen_options
 @model_options
+@secret_options
 @json_option
 @click.argument("agent", metavar="[-- AGENT...]", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
@@ -145,19 +151,22 @@ def record(
     turntape record --out fix.jsonl -- python my_agent.py
     turntape record --out fix.jsonl --upstream https://api.openai.com/v1 -- codex exec "add a test"
     """
-    listen, model = take(Listen, values), take(Model, values)
+    listen, model, secrets = take(Listen, values), take(Model, values), take(Secrets, values)
+    if context.get_parameter_source("store") is ParameterSource.DEFAULT:
+        model = evolve(model, store=StoreSpec(None))  # what is recorded masked is not kept unmasked beside it
     if agent and context.get_parameter_source("port") is ParameterSource.DEFAULT:
         listen = evolve(listen, port=0)  # the agent is told, and nobody else asks
     if upstream:
         from . import relaying
         from .recording import NewRecording
+        from .secrecy import Secrecy
 
         led = relaying.upstream_of(context, upstream)
-        recording = NewRecording(out, option="--out")
+        recording = NewRecording(out, "--out", Secrecy.of(secrets))
         sys.exit(relaying.record(listen, led, recording=recording, agent=agent, as_json=as_json))
     from . import commands
 
-    sys.exit(commands.record(listen, model, tables_of(context), out=out, agent=agent, as_json=as_json))
+    sys.exit(commands.record(listen, model, tables_of(context), secrets, out=out, agent=agent, as_json=as_json))
 
 
 @main.command(cls=AroundAgent)

@@ -23,9 +23,10 @@ from turntape.transport.store import Store, StoreError
 from . import __version__, agents, config
 from . import demo as demonstration
 from .keys import read_keys
-from .options import EnvironmentFailed, Listen, Model, StoreSpec, default_store
+from .options import EnvironmentFailed, Listen, Model, Secrets, StoreSpec, default_store
 from .plan import PlannedBackend, plan
 from .recording import NewRecording
+from .secrecy import Secrecy
 from .serving import Address, Served, run
 from .slips import doubts
 from .tables import Tables
@@ -36,7 +37,7 @@ logger = logging.getLogger(__name__)
 _CLOSE_S = 10.0  # what closing a store or a backend may take before the process ends without it
 
 
-def serve(listen: Listen, model: Model, tables: Tables, *, folder: Path | None) -> int:
+def serve(listen: Listen, model: Model, tables: Tables, secrets: Secrets, *, folder: Path | None) -> int:
     """Serve until a signal; with ``folder``, write every session to one new file there."""
     if folder is None:
         return start(_serve, listen, model, tables)
@@ -46,18 +47,28 @@ def serve(listen: Listen, model: Model, tables: Tables, *, folder: Path | None) 
     except OSError as exc:
         raise EnvironmentFailed(f"--record: {folder} cannot be made ({exc.strerror})") from exc
     name = datetime.now(UTC).strftime("turntape-%Y%m%dT%H%M%S.%fZ.jsonl")
-    with NewRecording(folder / name, option="--record") as recording:
+    with NewRecording(folder / name, "--record", Secrecy.of(secrets)) as recording:
         code = start(_serve, listen, model, tables, recording=recording)
     click.echo(recording.outcome(), err=True)
-    return code
+    return 1 if recording.refusal and not code else code
 
 
-def record(listen: Listen, model: Model, tables: Tables, *, out: Path, agent: tuple[str, ...], as_json: bool) -> int:
+def record(
+    listen: Listen,
+    model: Model,
+    tables: Tables,
+    secrets: Secrets,
+    *,
+    out: Path,
+    agent: tuple[str, ...],
+    as_json: bool,
+) -> int:
     """Serve until a signal, or until ``agent`` ends, and write every session to the new file ``out``."""
-    with NewRecording(out, option="--out") as recording:
+    with NewRecording(out, "--out", Secrecy.of(secrets)) as recording:
         code = start(_serve, listen, model, tables, recording=recording, agent=agent, as_json=as_json)
     click.echo(recording.outcome(as_json=as_json), err=bool(agent) or not as_json)
-    return 1 if agent and not code and not recording.tape.n_sessions else code
+    failed = recording.refusal or (agent and not recording.tape.n_sessions)
+    return 1 if failed and not code else code
 
 
 def demo(url: str, key_file: Path | None) -> int:
@@ -99,6 +110,7 @@ async def _serve(
         _warn(tables, upstreams)
         new_session: Callable[[], SessionLike] = Session
         if recording:
+            recording.keys = lambda: (*keys, *upstreams.keys)
             new_session = recording.session
         served = Served(
             listen=listen,

@@ -312,7 +312,33 @@ stub_options = together(
     option("--out", type=FILE, help="With --on-miss record: the recording of the whole run, a new file."),
 )
 
-T = TypeVar("T", Listen, Model)
+
+@frozen
+class Secrets:
+    """What a recording hides: the values of ``secret_options``."""
+
+    secrets: str = "mask"
+    secret_env: tuple[str, ...] = ()
+    secret_file: Path | None = None
+
+
+secret_options = together(
+    option(
+        "--secrets",
+        type=click.Choice(("mask", "refuse")),
+        default="mask",
+        help="What happens to keys in texts: they are masked, or the recording ends before the first.",
+    ),
+    option(
+        "--secret-env",
+        multiple=True,
+        metavar="NAME",
+        help="Variable whose value is a secret too, and whatever a text assigns to that name; repeatable.",
+    ),
+    option("--secret-file", type=EXISTING_FILE, help="More secrets, one a line; # begins a comment."),
+)
+
+T = TypeVar("T", Listen, Model, Secrets)
 
 
 def take(kind: type[T], values: dict[str, Any]) -> T:

@@ -1,6 +1,6 @@
 """A new recording: made before the server starts, flushed while it runs, complete when it ends."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Self
@@ -13,8 +13,10 @@ from attrs import asdict, define, field
 from turntape.core.session import Session
 from turntape.replay.errors import ReplayError
 from turntape.replay.recorder import Recorder, Tape
+from turntape.replay.secrets import DEFAULT, Masker
 
-from .options import EnvironmentFailed
+from .options import EnvironmentFailed, Secrets
+from .secrecy import Secrecy
 
 _FLUSH_S = 1.0  # the most that a kill -9 can take from a recording
 SILENCE_S = 15.0
@@ -27,17 +29,26 @@ class NewRecording(AbstractContextManager["NewRecording"]):
 
     Args:
         option: the option that named it, for messages.
+        secrecy: what is hidden in it.
+
+    Attributes:
+        keys: those that the server knows at the moment, which are hidden too.
     """
 
     path: Path
     option: str
+    secrecy: Secrecy = field(factory=lambda: Secrecy.of(Secrets()))
+    keys: Callable[[], tuple[str, ...]] = field(init=False, default=tuple)
     tape: Tape = field(init=False)
+    _masker: Masker = field(init=False, default=DEFAULT)
+    _masked_keys: tuple[str, ...] | None = field(init=False, default=None)
+    _said: bool = field(init=False, default=False)
 
     def __enter__(self) -> Self:
         if not self.path.parent.is_dir():
             raise click.UsageError(f"{self.option}: there is no folder {self.path.parent}; make it first")
         try:
-            self.tape = Tape.create(self.path)
+            self.tape = Tape.create(self.path, refuses=self.secrecy.refuse)
         except ReplayError as exc:
             raise click.UsageError(f"{self.option}: {exc}") from exc
         return self
@@ -53,13 +64,23 @@ class NewRecording(AbstractContextManager["NewRecording"]):
         Args:
             rules: what may differ when it is replayed; None for the preset that its client has.
         """
-        return Recorder(Session(), self.tape, rules)
+        if (keys := self.keys()) != self._masked_keys:
+            self._masker, self._masked_keys = self.secrecy.masker(keys), keys
+        return Recorder(Session(), self.tape, rules, self._masker)
 
     async def keep_flushed(self) -> None:
         """Hand what was written to the operating system every second, until cancelled."""
         while True:
             await trio.sleep(_FLUSH_S)
             self.tape.flush()
+            if self.tape.refused and not self._said:
+                self._said = True
+                click.echo(f"warning: {self.refusal}; sessions go on unrecorded", err=True)
+
+    @property
+    def refusal(self) -> str:
+        """Why the recording ended, if it met a secret that it was told to refuse; else ""."""
+        return f"the recording ended before {self.tape.refused}" if self.tape.refused else ""
 
     async def say_if_nobody_comes(self) -> None:
         """Say so once, if no session has been recorded after ``SILENCE_S``."""
@@ -84,7 +105,12 @@ class NewRecording(AbstractContextManager["NewRecording"]):
             )
         if as_json:
             path = str(self.path) if self.tape.n_sessions else None
-            return orjson.dumps({"recording": path, **asdict(self.tape.counts)}).decode()
+            more = {"refused": self.tape.refused} if self.tape.refused else {}
+            return orjson.dumps({"recording": path, **asdict(self.tape.counts), **more}).decode()
         if not self.tape.n_sessions:
             return "recorded nothing: nobody connected"
-        return f"recorded {self.path}: {self.tape.counts}"
+        lost = self.tape.n_lost
+        notes = [self.refusal] if self.refusal else []
+        if lost:
+            notes.append(f"{lost} session{'' if lost == 1 else 's'} not to the end: masked, two names in it are one")
+        return "; ".join((f"recorded {self.path}: {self.tape.counts}", *notes))

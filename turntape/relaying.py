@@ -92,7 +92,8 @@ def record(
     with recording:
         code = start(_record, listen, upstream, recording, agent=agent, as_json=as_json)
     click.echo(recording.outcome(as_json=as_json), err=bool(agent) or not as_json)
-    return 1 if agent and not code and not recording.tape.n_sessions else code
+    failed = recording.refusal or (agent and not recording.tape.n_sessions)
+    return 1 if failed and not code else code
 
 
 async def _record(
@@ -109,7 +110,8 @@ async def _record(
         recording.tape,
         Guard(frozenset(keys), frozenset(listen.allow_origin), listen.host),
         websocket=listen.websocket,
-        secrets=secrets_in(os.environ),
+        secrets=recording.secrecy.values,
+        names=recording.secrecy.names,
         on_unreachable=lambda message: click.echo(f"warning: {message}", err=True),
     )
     account = _of_account(upstream, os.environ)

@@ -123,6 +123,11 @@ class Upstreams:
         return frozenset(opened.key.variable for opened in self._open if opened.key.variable)
 
     @property
+    def keys(self) -> tuple[str, ...]:
+        """What is presented to these backends, for whoever must not write it down."""
+        return tuple(opened.key.value for opened in self._open if opened.key.value)
+
+    @property
     def missing_keys(self) -> list[str]:
         """What is wrong with each backend that has no key and needs one."""
         return [f"{opened.planned.name} {opened.key.missing}" for opened in self._open if opened.key.missing]

@@ -145,7 +145,8 @@ def test_what_was_held_comes_with_the_end_of_its_text() -> None:
 def test_a_refused_secret_ends_the_recording_and_not_the_session() -> None:
     """Nothing from that event on is written, of any session; the reason says what and where, not the secret."""
     recording = Recording()
-    one, other = Client(Recorder(Session(), recording.tape, refuse=True)), recording.client(seed="11" * 16)
+    recording.tape.refuses = True
+    one, other = recording.client(), recording.client(seed="11" * 16)
     one.turn(user("hi"), say=((Text("hello"),),))
     before = recording.content
     one.turn(user("and?"), say=((Text("sk-proj-" + BODY[:9]),), (Text(BODY[9:] + " "),), (Text("there"),)))
