@@ -1,6 +1,7 @@
 """The pytest plugin, in runs of pytest of its own: a stub for each kind of test, and a miss that fails it."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -298,6 +299,27 @@ def test_killed(turntape_stub):
     result = run(tests, body)
     result.stdout.fnmatch_lines(["*The stub's process ended by itself, with -9.*"])
     assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_the_example_of_the_page_runs(tests: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What docs/replay.md shows of pytest passes as it stands, with a Codex that asks "Hi" and needs its overrides."""
+    [example] = re.findall(r"```python\n(.*?turntape_stub.*?)```", (ROOT / "docs" / "replay.md").read_text(), re.DOTALL)
+    folder = tests.path / "fixtures"
+    (folder / "hi.jsonl").rename(folder / "hello.jsonl")
+    (folder / "test_agent").mkdir()
+    (folder / "test_agent" / "test_an_agent.jsonl").write_bytes((folder / "hello.jsonl").read_bytes())
+    codex = tests.path / "bin" / "codex"
+    codex.parent.mkdir()
+    codex.write_text(
+        f"#!{sys.executable}\nimport openai, re, sys\n"
+        "[url] = re.findall(r'base_url=\"(.*?)\"', ' '.join(sys.argv))\n"
+        "assert 'model=\"m\"' in sys.argv\n"
+        "openai.OpenAI(base_url=url).responses.create(model='m', input='Hi', store=False)\n"
+    )
+    codex.chmod(0o755)
+    monkeypatch.setenv("PATH", str(codex.parent), prepend=os.pathsep)
+    tests.makepyfile(test_agent=example)
+    tests.runpytest_subprocess().assert_outcomes(passed=2)
 
 
 def test_workers_of_xdist_run_stubs_of_their_own(tests: pytest.Pytester) -> None:
