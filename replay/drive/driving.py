@@ -55,7 +55,7 @@ async def drive_backend(
     """Drive ``backend`` through a server of our own, which nobody else can use."""
     probe = Probe(backend)
     async with _own_server(probe) as server:
-        return await _drive(courses, settings, setup, server, probe, progress)
+        return await drive(courses, settings, setup, server, probe, progress)
 
 
 async def drive_at(
@@ -63,13 +63,13 @@ async def drive_at(
 ) -> Report:
     """Drive a server of others; ``check`` says what cannot be done there."""
     try:
-        return await _drive(courses, settings, setup, server, None, progress)
+        return await drive(courses, settings, setup, server, None, progress)
     finally:
         with trio.move_on_after(CLOSE_S, shield=True):
             await server.client.aclose()
 
 
-async def _drive(
+async def drive(
     courses: Sequence[Course],
     settings: Settings,
     setup: Setup,

@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import orjson
 from attrs import frozen
 
 from turntape.core.canonical import Item
+from turntape.core.response import without_surrogates
 from turntape.core.seam import Finish, Increment, Sampled
 from turntape.replay.differences import common_start
 from turntape.replay.takes import Take
@@ -182,13 +182,9 @@ def compare_texts(recorded: str, got: str) -> TextVerdict:
         n_got=len(got),
         at=at,
         quoted_from=first,
-        recorded=_encodable(recorded[first : first + QUOTED]),
-        got=_encodable(got[first : first + QUOTED]),
+        recorded=recorded[first : first + QUOTED],
+        got=got[first : first + QUOTED],
     )
-
-
-def _encodable(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
 
 
 def structured(take: Take, text: str) -> StructuredVerdict | None:
@@ -202,8 +198,8 @@ def structured(take: Take, text: str) -> StructuredVerdict | None:
     from referencing.exceptions import Unresolvable
 
     try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError as exc:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as exc:
         return StructuredVerdict(valid=False, problem=f"it is not JSON: {exc}")
     schema = settings.format.schema
     try:
@@ -215,4 +211,4 @@ def structured(take: Take, text: str) -> StructuredVerdict | None:
         return StructuredVerdict(valid=False, problem=f"the schema cannot be used: {str(exc).splitlines()[0][:200]}")
     if first is None:
         return StructuredVerdict(valid=True)
-    return StructuredVerdict(valid=False, problem=_encodable(f"{first.json_path}: {first.message[:200]}"))
+    return StructuredVerdict(valid=False, problem=without_surrogates(f"{first.json_path}: {first.message[:200]}"))

@@ -9,6 +9,7 @@ import trio
 from attrs import define, evolve, field
 
 from turntape.core.context import Context
+from turntape.core.response import without_surrogates
 from turntape.core.seam import Increment, Sampled, StartSample
 from turntape.transport.backends.base import Backend, BackendError, Batch
 from turntape.transport.health import find_backend_error
@@ -172,7 +173,7 @@ def failure_of(exc: BaseException) -> Failure:
     error = find_backend_error(exc)
     if error is None:
         return Failure(code="server_error", message=f"The backend crashed with {type(exc).__name__}.")
-    return Failure(code=error.code, message=str(error), status=error.status)
+    return Failure(code=error.code, message=without_surrogates(str(error)), status=error.status)
 
 
 def _same(ticket: Ticket) -> bool:
