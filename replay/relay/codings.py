@@ -27,26 +27,36 @@ class _Decoder(Protocol):
 _ERRORS = (zlib.error, zstd.ZstdError, brotli.error, EOFError, ValueError)
 
 
+_GZIP = b"\x1f\x8b"
+
+
 class _Zlib:
-    """gzip and deflate, the latter with or without the header of zlib: both are sent under that name."""
+    """gzip, of one member or several, and deflate with or without the header of zlib: both are sent under that name."""
 
     def __init__(self) -> None:
-        self._inflate = zlib.decompressobj(wbits=47)
-        self._begun = False
+        self._first = b""  # until it is known what it is
+        self._inflate = zlib.decompressobj()
+        self._wbits = 0
 
     def feed(self, received: bytes, limit: int) -> bytes:
-        if self._inflate.eof:
-            received, self._inflate = self._inflate.unused_data + received, zlib.decompressobj(wbits=47)  # next member
-        try:
-            body = self._inflate.decompress(received, limit + 1)
-        except zlib.error:
-            if self._begun:
-                raise
-            self._inflate = zlib.decompressobj(wbits=-15)
-            body = self._inflate.decompress(received, limit + 1)
-        self._begun = self._begun or bool(received)
-        if len(body) <= limit and self._inflate.eof and self._inflate.unused_data:
-            body += self.feed(b"", limit - len(body))
+        if not self._wbits:
+            received, self._first = self._first + received, b""
+            if len(received) < 2:
+                self._first = received
+                return b""
+            is_zlib = received[0] & 15 == 8 and int.from_bytes(received[:2]) % 31 == 0
+            self._wbits = 31 if received.startswith(_GZIP) else 15 if is_zlib else -15
+            self._inflate = zlib.decompressobj(self._wbits)
+        body = b""
+        while received:
+            if self._inflate.eof:
+                if self._wbits != 31:
+                    break  # padding
+                self._inflate = zlib.decompressobj(31)  # the next member
+            body += self._inflate.decompress(received, limit + 1 - len(body))
+            if len(body) > limit:
+                break
+            received = self._inflate.unused_data if self._inflate.eof else b""
         return body
 
 
