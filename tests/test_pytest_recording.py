@@ -143,10 +143,10 @@ def test_the_recording_of_a_failed_test_takes_no_place(tests: pytest.Pytester, m
 
 
 def test_two_tests_that_record_under_one_name_lose_nothing(tests: pytest.Pytester) -> None:
-    """The one that ends second is kept beside the first, and said."""
+    """The one that ends second is kept beside the first, and said, by a worker of pytest-xdist too."""
     body = BODY.replace("    for", "    other = turntape_stub('it')\n    assert ask(other, 'Ho') == 'one'\n    for")
     tests.makepyfile(test_it=body.format(asks=["Hi"], answer="one", names="'it'"))
-    result = tests.runpytest_subprocess(*upstream(tests))
+    result = tests.runpytest_subprocess(*upstream(tests), "-n", "1")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["recorded *it.jsonl", "recorded *it-2.jsonl"])
     assert (n_turns(tests, "it.jsonl"), n_turns(tests, "it-2.jsonl")) == (1, 1)
@@ -196,20 +196,24 @@ def test_a_server_at_a_url_gets_the_clients_own_key(
 
 
 def test_an_agent_sees_no_key_of_what_answers(tests: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a run is recorded the upstream's key is in pytest's environment, and in no program's that gets ``stub.env``."""
+    """The upstream's key is in pytest's environment, in no program's that gets ``stub.env``, and in no recording."""
     monkeypatch.setenv("TURNTAPE_BACKEND_KEY", "hunter2-hunter2")
     tests.makepyfile(
         test_it="""
-import os, subprocess, sys
+import openai, os, subprocess, sys
 
 def test_it(turntape_stub):
     stub = turntape_stub("it")
     code = "import os; print(sorted(os.environ.values()))"
     assert "hunter2" in str(os.environ)
     assert "hunter2" not in subprocess.check_output([sys.executable, "-c", code], env=os.environ | stub.env, text=True)
+    text = "my key is " + os.environ["TURNTAPE_BACKEND_KEY"]
+    openai.OpenAI(base_url=stub.base_url, api_key="a").responses.create(model="m", input=text, store=False)
 """
     )
     tests.runpytest_subprocess(*upstream(tests)).assert_outcomes(passed=1)
+    assert n_turns(tests, "it.jsonl") == 1
+    assert "hunter2" not in (tests.path / "fixtures" / "it.jsonl").read_text()
 
 
 def test_what_cannot_be_recorded_says_why(tests: pytest.Pytester) -> None:

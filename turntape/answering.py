@@ -1,6 +1,5 @@
 """What a server in the background answers from: recordings, a backend or another server whose answers are recorded, or both."""
 
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -24,7 +23,6 @@ from . import agents, config
 from .commands import open_router
 from .options import Model
 from .recording import NewRecording
-from .relaying import secrets_in
 from .specs import AT_URL, BackendSpec, SpecError
 from .tables import Tables
 
@@ -146,6 +144,7 @@ async def _recorded(setup: Setup, played: FixtureBackend | None, recording: NewR
     tables = config.reread(setup.tables) if setup.tables else Tables()
     model = Model(backend=_backend(setup.upstream, tables), model="", backend_key_file=None)
     async with open_router(model, tables) as (router, upstreams):
+        recording.keys = lambda: upstreams.keys
         state = partial(_state, played, recording)
         if played is None:
             answering = _served(router, recording.session, state)
@@ -164,7 +163,8 @@ def _relayed(url: str, recording: NewRecording) -> Answering:
     except ValueError as exc:
         raise SpecError(f"the upstream: {exc}") from exc
     guard = Guard(frozenset(), frozenset(), "127.0.0.1")
-    relay = Relay(upstream, recording.tape, guard, secrets=secrets_in(os.environ))
+    secrecy = recording.secrecy
+    relay = Relay(upstream, recording.tape, guard, secrets=secrecy.values, names=secrecy.names)
     return Answering(
         partial(relay_server.serve, relay, grace_s=GRACE_S),
         partial(_state, None, recording),

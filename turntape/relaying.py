@@ -12,7 +12,6 @@ from click.core import ParameterSource
 from turntape.replay.relay.relay import Relay
 from turntape.replay.relay.server import serve
 from turntape.replay.relay.upstream import Upstream
-from turntape.replay.secrets import SHORTEST_VALUE
 from turntape.transport.guard import Guard, is_loopback
 
 from . import __version__, agents
@@ -20,9 +19,6 @@ from .commands import start
 from .options import Listen
 from .recording import NewRecording
 from .serving import Address, run
-
-KEY_VARIABLES = ("OPENAI_API_KEY", "CODEX_API_KEY")
-"""Whose values are masked in a recording wherever they stand."""
 
 ACCOUNT_HOSTS = ("openai.com", "chatgpt.com")
 """Domains that may be sent the key of the user's own account, as Codex keeps it."""
@@ -137,12 +133,6 @@ async def _record(
         others = ", ".join(f"{route} ({n})" for route, n in relay.n_others.most_common())
         click.echo(f"passed on and not recorded: {others}", err=True)
     return code
-
-
-def secrets_in(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The keys that a relay masks wherever they stand."""
-    values = (environment.get(name, "") for name in (*KEY_VARIABLES, agents.BACKEND_KEY_VARIABLE))
-    return tuple(value for value in values if len(value) >= SHORTEST_VALUE and value != agents.NO_KEY)
 
 
 def _of_account(upstream: Upstream, environment: Mapping[str, str]) -> bool:
