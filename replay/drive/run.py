@@ -71,6 +71,7 @@ class Run:
     _began: float = field(init=False, default=0.0)
     _ended: dict[int, trio.Event] = field(init=False, factory=dict)
     _lost: set[int] = field(init=False, factory=set)  # turns that are never reached
+    _left: set[int] = field(init=False, factory=set)  # turns at which the path was left: nothing follows them
     _judged: list[tuple[TurnVerdict, TurnTimings]] = field(init=False, factory=list)
     _beyond: list[_Beyond] = field(init=False, factory=list)
     _departures: list[Departure] = field(init=False, factory=list)
@@ -139,7 +140,7 @@ class Run:
         """Return when ``turn`` may begin, with the seconds that its tools took; None if it never may."""
         for other in turn.after:
             await self._ended[other.number].wait()
-            if other.number in self._lost:
+            if other.number in self._lost | self._left:
                 return None
         pause_s = turn.gap_s * self.settings.tool_time.factor
         await trio.sleep(pause_s)
@@ -178,6 +179,7 @@ class Run:
 
     def _depart(self, stretch: Stretch, turn: Turn | None, outcome: Outcome, reason: str) -> None:
         at = turn or stretch.turns[-1]
+        self._left.add(at.number)
         self._departures.append(
             Departure(
                 turn=at.number,
