@@ -133,9 +133,11 @@ def compare(first: Report, second: Report, thresholds: Thresholds) -> Comparison
 def _judged(found: Comparison, thresholds: Thresholds) -> Comparison:
     beyond = list[str]()
     if thresholds.same_verdicts and found.n_changed:
-        beyond.append(f"{found.n_changed} verdicts are not what they were")
+        changed = "verdict is not what it was" if found.n_changed == 1 else "verdicts are not what they were"
+        beyond.append(f"{found.n_changed} {changed}")
     if thresholds.same_verdicts and found.only_in:
-        beyond.append(f"{len(found.only_in)} runs are in one report only")
+        n = len(found.only_in)
+        beyond.append(f"{n} {'run is' if n == 1 else 'runs are'} in one report only")
     for name, ratio, limit in (
         ("TTFT", found.ttft_ratio, thresholds.max_ttft_ratio),
         ("wall time", found.wall_ratio, thresholds.max_wall_ratio),
@@ -147,7 +149,7 @@ def _judged(found: Comparison, thresholds: Thresholds) -> Comparison:
     before, after = (sum(run.departures[n] for run in found.runs) for n in (0, 1))
     allowed = before if thresholds.allow_departures is None else thresholds.allow_departures
     if after > allowed:
-        beyond.append(f"{after} departures, more than {allowed}")
+        beyond.append(f"{after} departure{'' if after == 1 else 's'}, more than {allowed}")
     return evolve(found, beyond=tuple(beyond))
 
 

@@ -44,6 +44,7 @@ class Stretch:
     turns: list[Turn] = field(factory=list)
     _left: list[_Output] = field(factory=list)
     _beside: dict[int, list[Item]] = field(factory=dict)
+    _unanswered: list[Called] = field(factory=list)  # of the last turn: the recording ends with them
 
     @classmethod
     def of_thread(cls, thread: Sequence[Turn]) -> "list[Stretch]":
@@ -59,6 +60,7 @@ class Stretch:
     def _add(self, turn: Turn) -> None:
         at = len(self.turns)
         self.turns.append(turn)
+        self._unanswered = [call_of(item.value) for item in turn.take.said() if item.opens_call]
         if not at:
             return
         calls = {item.call_id: call_of(item.value) for item in self.turns[at - 1].take.said() if item.opens_call}
@@ -72,15 +74,14 @@ class Stretch:
     def opening(self) -> tuple[Item, ...]:
         return self.turns[0].new
 
-    @property
-    def over(self) -> bool:
-        """Every recorded call has been made."""
-        return not self._left
+    def ends_with(self, calls: Sequence[dict[str, Any]]) -> bool:
+        """Whether all recorded calls have been made once these are: none, unless the recording ends with a call."""
+        return not self._left and sorted(form(call_of(call)) for call in calls) == sorted(map(form, self._unanswered))
 
     @property
     def left(self) -> tuple[Called, ...]:
         """The recorded calls that have not been made."""
-        return tuple(output.call for output in self._left)
+        return (*(output.call for output in self._left), *self._unanswered)
 
     def answer(self, calls: Sequence[dict[str, Any]]) -> list[dict[str, Any]] | None:
         """What the client sends back for ``calls``; None if the recording cannot answer one of them."""

@@ -115,7 +115,7 @@ class Run:
                 if waited_s is None:
                     return
                 outcome = await player.play_new(turn or stretch.turns[-1], new)
-                done = not outcome.calls and stretch.over
+                done = stretch.ends_with(outcome.calls)
                 if turn is None:
                     self._note_beyond(stretch.turns[-1], at, outcome, waited_s)
                 else:
