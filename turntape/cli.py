@@ -386,6 +386,44 @@ def compare(
     sys.exit(driving.compare(first, second, limits, as_json=as_json))
 
 
+@main.command(name="import")
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=EXISTING_FILE)
+@option("--from", "kind", type=click.Choice(("codex", "openai-events", "aimock")), help="Default: seen in the files.")
+@option("--out", type=FILE, required=True, help="The recording, a new file.")
+@secret_options
+@json_option
+def import_(sources: tuple[Path, ...], kind: str | None, out: Path, as_json: bool, **values: Any) -> None:
+    """Make a recording of what another tool has kept.
+
+    Codex's rollout files, logs of Responses events as an OpenAI SDK gives them, fixtures of aimock. What a
+    source does not hold is said, and stands in the recording's first line; rules let it pass.
+
+    \b
+    turntape import ~/.codex/sessions/2026/11/29/rollout-*.jsonl --out fix.jsonl
+    turntape import --from openai-events events.jsonl --out fix.jsonl
+    """
+    from . import converting
+
+    sys.exit(converting.import_(sources, take(Secrets, values), kind=kind, out=out, as_json=as_json))
+
+
+@main.command()
+@FIXTURES
+@option("--to", "kind", type=click.Choice(("aiperf",)), required=True, help="What is to read it.")
+@option("--out", type=FILE, required=True, help="The workload, a new file.")
+@json_option
+def export(fixtures: tuple[Path, ...], kind: str, out: Path, as_json: bool) -> None:
+    """Make a workload of recordings, for a load generator.
+
+    \b
+    turntape export fix.jsonl --to aiperf --out work.jsonl
+    aiperf profile --endpoint-type responses --custom-dataset-type mooncake_trace --input-file work.jsonl ...
+    """
+    from . import converting
+
+    sys.exit(converting.export(fixtures, out=out, as_json=as_json))
+
+
 @main.command()
 @option(
     "--url", default="", help="A running server, such as http://127.0.0.1:8765/v1. Default: starts one for the demo."
