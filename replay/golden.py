@@ -16,7 +16,7 @@ from .packing import digest, encode
 from .reading import Reader, Reading
 from .rules import Ruleset
 from .show import clean
-from .takes import NewSession, Take, refeed, takes
+from .takes import NewSession, Take, openings, takes
 from .tracks import Track, tracks
 
 TAB = "\t"
@@ -35,7 +35,7 @@ def golden(fixture: Fixture, new_session: NewSession = Session) -> str:
     Raises:
         ReplayError: its rules cannot be used, or today's core does not start the samples that were recorded.
     """
-    opened = {step.session: step.event for step, _, _ in refeed(fixture, new_session) if isinstance(step.event, Opened)}
+    opened = openings(fixture)
     text = _Golden()
     ordered = text.ordered(tracks(takes(fixture, new_session), opened), opened)
     lines = chain.from_iterable(text.chapter(number, track) for number, track in enumerate(ordered, 1))

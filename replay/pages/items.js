@@ -57,13 +57,14 @@ function messages(session, [ask, first, end], lane, blobs) {
     if (!frame || ("e" in frame ? false : (frame.l ?? null) !== lane)) continue;
     if ("d" in frame) {
       const before = last;
-      last = following(before, frame.d.at(-1), frame.d.length);
+      const nth = (n) => ({ ...following(before, frame.d[n], n + 1), ...(frame.o && { obfuscation: frame.o[n] }) });
+      last = nth(frame.d.length - 1);
       found.push({
         at: frame.t,
         from: "server",
         title: `${before?.type} × ${frame.d.length}`,
         preview: frame.d.join(""),
-        value: () => frame.d.map((delta, n) => following(before, delta, n + 1)),
+        value: () => frame.d.map((_, n) => nth(n)),
       });
     } else if ("s" in frame) {
       last = frame.s;

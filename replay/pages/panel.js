@@ -13,6 +13,7 @@ function turnPanel(sides, differs) {
     letter ? element("h3", { class: "letter" }, `${letter} · ${fixture.name}, turn ${turn.number}`) : null,
     facts(turnFacts(turn)),
     turn.failure ? element("p", { class: "failure" }, turn.failure) : null,
+    turn.lost.map((problem) => element("p", { class: "failure" }, `Cannot be replayed: ${problem}.`)),
     pace(fixture, turn),
     element("h3", {}, "New in the prompt", turn.before ? element("small", {}, `after ${several(turn.before, "item")} as before`) : null),
     conversation(prompts[n], marks[0][n]),
@@ -30,7 +31,7 @@ function turnPanel(sides, differs) {
 function markPanel(fixture, mark) {
   const list = wire(fixture, mark.session, mark.frames, mark.lane);
   list.open = true;
-  return element("div", {}, facts([["At", seconds(mark.at)], ["Session", String(mark.session)]]), list);
+  return element("div", {}, facts([["At", seconds(mark.at)], ["Session", String(mark.session)]]), mark.lost.map((problem) => element("p", { class: "failure" }, `Cannot be replayed: ${problem}.`)), list);
 }
 
 function turnFacts(turn) {

@@ -55,10 +55,10 @@ function header() {
   const title = (fixture) => element("h1", {}, fixture.letter ? element("span", { class: "letter" }, fixture.letter) : null, fixture.name);
   const line = (fixture) => {
     const { n_sessions, n_calls, n_bytes } = fixture.counts;
-    const agents = [...new Set(Object.values(fixture.sessions).map((session) => session.agent).filter(Boolean))];
+    const agents = [...new Set(Object.values(fixture.sessions).flatMap((session) => [session.agent, session.upstream && `relayed to ${session.upstream.split(" of ").at(-1)}`]).filter(Boolean))];
     const first = Math.min(...Object.values(fixture.sessions).map((session) => session.wall));
     const when = Number.isFinite(first) && Math.abs(first) < 8e12 ? `${new Date(first * 1000).toISOString().slice(0, 16).replace("T", " ")} UTC` : "";
-    return element("p", {}, [several(n_sessions, "session"), several(fixture.turns.length, "turn"), several(n_calls, "tool call"), size(n_bytes), when, ...agents.slice(0, 2), fixture.whole ? "" : "cut off"].filter(Boolean).join(" · "));
+    return element("p", {}, [several(n_sessions, "session"), several(fixture.turns.length, "turn"), several(n_calls, "tool call"), size(n_bytes), when, ...agents.slice(0, 4), fixture.whole ? "" : "cut off"].filter(Boolean).join(" · "));
   };
   return element("header", {}, fixtures.map((fixture) => element("div", {}, title(fixture), line(fixture))));
 }
@@ -143,7 +143,7 @@ function spoken(turn) {
 }
 
 function markName(mark) {
-  return { refused: "Refused request", "warm-up": "Warm-up", message: "Message" }[mark.kind];
+  return { refused: "Refused request", lost: "Not replayable", "warm-up": "Warm-up", message: "Message" }[mark.kind];
 }
 
 function zoomTo(wanted) {

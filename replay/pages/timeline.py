@@ -11,13 +11,14 @@ from attrs import asdict, define, evolve, field
 from turntape.core.canonical import Fold, Item
 from turntape.core.session import Session
 from turntape.replay.fixture import Fixture
-from turntape.replay.packing import digest
+from turntape.replay.reconstruction import not_replayable
+from turntape.replay.requests import NotReplayable
 from turntape.replay.takes import NewSession, Take, takes
 from turntape.replay.tracks import Track, tracks
 
 from .alignment import aligned
 from .assembly import page
-from .frames import Frame, Wire, references, wires
+from .frames import Frame, Wire, packed, references, wires
 
 SCRIPTS = ("elements.js", "texts.js", "items.js", "scale.js", "panel.js", "timeline.js")
 
@@ -46,12 +47,15 @@ class _View:
     wires: dict[int, Wire]
     tracks: list[Track] = field(init=False)
     offsets: dict[int, float] = field(init=False)
+    lost: list[NotReplayable] = field(init=False)
     _seen: set[str] = field(factory=set)
     _claimed: set[tuple[int, int]] = field(factory=set)  # client frames that led to a turn: session, index
 
     def __attrs_post_init__(self) -> None:
-        self.tracks = tracks(self.found, {number: wire.opened for number, wire in self.wires.items()})
+        opened = {number: wire.opened for number, wire in self.wires.items() if wire.opened}
+        self.tracks = tracks(self.found, opened)
         self.offsets = _offsets(self.wires)
+        self.lost = not_replayable(self.fixture)
 
     def shown(self) -> dict[str, Any]:
         turns = [
@@ -61,19 +65,7 @@ class _View:
             "name": Path(self.fixture.name).name,
             "whole": self.fixture.whole,
             "counts": asdict(evolve(self.fixture.counts, n_turns=len(self.found))),
-            "sessions": {
-                number: {
-                    "at": self.offsets[number],
-                    "wall": wire.opened.wall,
-                    "transport": wire.opened.transport,
-                    "dialect": wire.opened.dialect,
-                    "agent": wire.opened.agent,
-                    "frames": [
-                        frame.row if frame.lane is None else {**frame.row, "l": frame.lane} for frame in wire.frames
-                    ],
-                }
-                for number, wire in self.wires.items()
-            },
+            "sessions": {number: {"at": self.offsets[number], **wire.shown} for number, wire in self.wires.items()},
             "tracks": [
                 {"session": track.session, "transport": track.transport, "lane": track.lane} for track in self.tracks
             ],
@@ -109,6 +101,7 @@ class _View:
             "end": take.finish.reason if take.finish else "failed" if failure else "open",
             "failure": f"{failure.status} {failure.code}: {failure.message}" if failure else None,
             "usage": asdict(usage) if usage else None,
+            "lost": [each.problem for each in self.lost if each.session == take.session and each.line == take.line],
             "before": n_shown,
             "prompt": [self._packed(item) for item in items[n_shown:]],
             "said": [self._packed(item) for item in said],
@@ -116,9 +109,7 @@ class _View:
         }
 
     def _packed(self, item: Item) -> Any:
-        """The item, or its name if the file holds it apart."""
-        name = digest(item.encoded)
-        return {"$blob": name} if name in self.fixture.blobs else item.value
+        return packed(item.value, self.fixture.blobs, item.encoded)
 
     def _frames_of(self, take: Take, lane: str | None) -> list[int]:
         """Indices of the session's frames: the request of a turn, its first other frame, and the one behind its last."""
@@ -147,7 +138,8 @@ class _View:
             refused = any(answer.get("type") in ("error", "response.failed") for answer in answers)
             asked = frame.row.get("c")
             warm = isinstance(asked, Mapping) and asked.get("generate") is False
-            kind = "refused" if refused else "warm-up" if warm else "message"
+            lost = [each.problem for each in self.lost if each.session == number and each.line == frame.line]
+            kind = "refused" if refused else "warm-up" if warm else "lost" if lost else "message"
             marks.append(
                 {
                     "session": number,
@@ -155,6 +147,7 @@ class _View:
                     "lane": frame.lane,
                     "at": round(self.offsets[number] + frame.at, 6),
                     "kind": kind,
+                    "lost": lost,
                     "frames": [n, n + 1, end],
                 }
             )
@@ -167,12 +160,12 @@ def _is_behind(frame: Frame, lane: str | None, over: float) -> bool:
 
 def _offsets(found: Mapping[int, Wire]) -> dict[int, float]:
     """Seconds from the beginning of the page's scale to each session's: by the clock, or else one after the other."""
-    walls = [wire.opened.wall for wire in found.values()]
+    walls = {number: float(wire.shown["wall"]) for number, wire in found.items()}
     if not walls:
         return {}
-    first = min(walls)
-    if max(walls) - first <= LONGEST_DAY_S:
-        return {number: round(wire.opened.wall - first, 6) for number, wire in found.items()}
+    first = min(walls.values())
+    if max(walls.values()) - first <= LONGEST_DAY_S:
+        return {number: round(wall - first, 6) for number, wall in walls.items()}
     offsets, at = {}, 0.0
     for number, wire in found.items():
         offsets[number] = at

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from relayed import RelayFile
 from running import ROOT, environment
 from taped import CODEX, Recording, output, user
 
@@ -74,6 +75,40 @@ def test_tokens_of_one_read_are_one_frame_from_which_every_event_can_be_had() ->
         for n, delta in enumerate(["a", "b", "c", "d", "e"])
     ]
     assert rebuilt == [event for event in client.sent if event["type"] == "response.output_text.delta"]
+
+
+def test_a_relay_recording_shows_what_passed() -> None:
+    """Its frames are the upstream's own events, ids, padding and all, and what cannot be replayed is said."""
+    file = RelayFile()
+    sent: list[Any] = []
+
+    def change(event: dict[str, Any]) -> dict[str, Any]:
+        padding = {"obfuscation": "x" * len(sent)} if event["type"].endswith(".delta") else {}
+        sent.append({**event, **padding})
+        return sent[-1]  # type: ignore[no-any-return]
+
+    socket = file.socket(change)
+    socket.turn(user("Hi " * 1000), say=((Text("Hel"), Text("lo")), (Text("."), Text("."))))
+    socket.turn(user("And then?"))
+    file.lines[file.line_of("And then?") - 1]["json"]["previous_response_id"] = "resp_from_another_day"
+    socket.gone("client", 1000)
+    file.post({"model": "m", "input": "Hi", "stream": True}).say([Text("Yes")])
+    [fixture] = shown(file.fixture)["fixtures"]
+    assert [(turn["session"], turn["end"]) for turn in fixture["turns"]] == [(1, "stop"), (2, "stop")]
+    assert fixture["sessions"]["1"]["upstream"] == "GET /v1/responses of https://api.example.com/v1"
+    [lost] = [mark for mark in fixture["marks"] if mark["lost"]]
+    assert "does not hold" in lost["lost"][0] and lost["session"] == 1
+    frames = fixture["sessions"]["1"]["frames"]
+    assert frames[0]["e"] == "the upstream's answer began, status 101"
+    assert frames[-1]["e"] == "the client left, close code 1000"
+    assert ["lo"] in [frame.get("d") for frame in frames] and [".", "."] in [frame.get("d") for frame in frames]
+    events: list[Any] = []
+    for frame in frames:
+        events += [frame["s"]] if "s" in frame else []
+        for delta, padding in zip(frame.get("d", []), frame.get("o", []), strict=True):
+            number = events[-1]["sequence_number"] + 1
+            events.append({**events[-1], "delta": delta, "sequence_number": number, "obfuscation": padding})
+    assert events == sent
 
 
 def test_two_recordings_are_aligned_where_they_say_the_same() -> None:
