@@ -24,6 +24,7 @@ from .options import (
     model_options,
     option,
     secret_options,
+    secret_values,
     stub_options,
     tables_of,
     take,
@@ -422,6 +423,21 @@ def export(fixtures: tuple[Path, ...], kind: str, out: Path, as_json: bool) -> N
     from . import converting
 
     sys.exit(converting.export(fixtures, out=out, as_json=as_json))
+
+
+@main.command()
+@FIXTURES
+@secret_values
+@json_option
+def scan(fixtures: tuple[Path, ...], as_json: bool, **values: Any) -> None:
+    """Look for secrets in recordings.
+
+    Keys of known shapes and the secrets that are named are findings, also where they are split over lines: the
+    exit code is then 1. What only looks random is warned of. No secret is shown.
+    """
+    from . import sharing
+
+    sys.exit(sharing.scan(fixtures, take(Secrets, values), as_json=as_json))
 
 
 @main.command()

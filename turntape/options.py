@@ -322,13 +322,7 @@ class Secrets:
     secret_file: Path | None = None
 
 
-secret_options = together(
-    option(
-        "--secrets",
-        type=click.Choice(("mask", "refuse")),
-        default="mask",
-        help="What happens to keys in texts: they are masked, or the recording ends before the first.",
-    ),
+secret_values = together(
     option(
         "--secret-env",
         multiple=True,
@@ -336,6 +330,16 @@ secret_options = together(
         help="Variable whose value is a secret too, and whatever a text assigns to that name; repeatable.",
     ),
     option("--secret-file", type=EXISTING_FILE, help="More secrets, one a line; # begins a comment."),
+)
+
+secret_options = together(
+    option(
+        "--secrets",
+        type=click.Choice(("mask", "refuse")),
+        default="mask",
+        help="What happens to keys in texts: they are masked, or the recording ends before the first.",
+    ),
+    secret_values,
 )
 
 T = TypeVar("T", Listen, Model, Secrets)
