@@ -57,6 +57,11 @@ CODEX: tuple[dict[str, Any], ...] = (
 PRESETS: Mapping[str, tuple[dict[str, Any], ...]] = {"codex": CODEX}
 
 
+_CODEX_AGENT = re.compile(r"codex[\w-]*/.*|(?P<name>[^/()]+)/\S+ \([^()]*; [^()]*\) .*\((?P=name); [^()]*\)", re.DOTALL)
+"""Codex's own programs, and those that use its app-server, which presents their name: ``NAME/0.171.0 (Debian 12.0.0;
+x86_64) dumb (NAME; 1)``. Observed 2026-11."""
+
+
 def preset_for(opened: Opened) -> tuple[str, ...]:
     """Names of the presets for a client: known by its User-Agent, or by the append design, which only old Codex speaks."""
-    return ("codex",) if re.match(r"codex[\w-]*/", opened.agent) or opened.dialect != "current" else ()
+    return ("codex",) if _CODEX_AGENT.fullmatch(opened.agent) or opened.dialect != "current" else ()

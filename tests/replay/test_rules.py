@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from taped import CODEX as CODEX_AGENT
 from taped import Client, live, output, user
 
 from turntape.core.canonical import Item
 from turntape.core.context import Context
-from turntape.core.seam import Text
+from turntape.core.seam import Opened, Text
 from turntape.replay.errors import RuleInvalid
-from turntape.replay.presets import CODEX
+from turntape.replay.presets import CODEX, preset_for
 from turntape.replay.reading import Reader
 from turntape.replay.rules import Ruleset, load_rules
 
@@ -288,6 +289,24 @@ def test_a_file_of_rules_holds_what_an_open_line_holds(tmp_path: Path) -> None:
     path = tmp_path / "rules.json"
     path.write_text('["codex", {"rule":"ignore","fields":["user"]}]')
     assert load_rules(path) == ["codex", {"rule": "ignore", "fields": ["user"]}]
+
+
+@pytest.mark.parametrize(
+    ("agent", "is_codex"),
+    [
+        (CODEX_AGENT, True),
+        ("codex-tui/0.171.0 (Mac OS 15; arm64)", True),
+        ("editor/0.171.0 (Debian 12.0.0; x86_64) dumb (editor; 1)", True),
+        ("my editor/0.171.0 (Debian 12.0.0; x86_64) xterm-256color (my editor; 2.0)", True),
+        ("editor/0.171.0 (Debian 12.0.0; x86_64) dumb (other; 1)", False),
+        ("Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko)", False),
+        ("OpenAI/Python 3.57.0", False),
+        ("", False),
+    ],
+)
+def test_codex_is_known_by_its_agent(agent: str, is_codex: bool) -> None:
+    """Also where another program uses its app-server, which then presents that program's name."""
+    assert preset_for(Opened(seed="00", wall=0.0, agent=agent)) == (("codex",) if is_codex else ())
 
 
 def test_presets_are_valid() -> None:
