@@ -111,13 +111,14 @@ class _Rollout:
     _total: Any = None  # tokens as they were counted last: the same count is told more than once
     _now: float = 0.0
     _history_unknown: bool = False
+    _put_instructions: bool = False
 
     def take(self, line: int, row: dict[str, Any]) -> None:
         payload = row["payload"]
         self._now = max(self._now, _seconds(row.get("timestamp")))
         match row.get("type"), payload.get("type"):
             case "session_meta", _ if self._agent is None:  # a resumed or forked session tells again
-                self._meta(line, payload)
+                self._meta(payload)
             case "turn_context", _ if isinstance(model := payload.get("model"), str):
                 self._model = model
             case "response_item", kind if kind not in NEVER_SENT:
@@ -134,22 +135,24 @@ class _Rollout:
             case "event_msg", "turn_aborted":
                 self._aborted()
 
-    def _meta(self, line: int, payload: dict[str, Any]) -> None:
+    def _meta(self, payload: dict[str, Any]) -> None:
         version, originator = str(payload.get("cli_version", "")), str(payload.get("originator") or "codex")
         self._agent = f"{originator}/{version}" if originator.startswith("codex") else f"codex/{version} ({originator})"
         base = payload.get("base_instructions")
         text = base.get("text") if isinstance(base, dict) else payload.get("instructions")
         self._instructions = text if isinstance(text, str) and text else None
         self._as_field = tuple(int(part) for part in re.findall(r"\d+", version)[:2]) <= LAST_WITH_FIELD
-        for item in self._first_items():
-            self._item(line, item)
 
-    def _first_items(self) -> list[dict[str, Any]]:
-        """What Codex puts before the items of a rollout."""
+    def _begun(self, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The beginning of a conversation, with the instructions that Codex puts before it, if it has not got its own."""
         if self._instructions is None or self._as_field:
-            return []
+            return items
+        first_line = self._instructions.partition("\n")[0]
+        if any(text.startswith(first_line) for text in _developer_texts(items)):
+            return items
+        self._put_instructions = True
         part = {"type": "input_text", "text": self._instructions}
-        return [{"type": "message", "role": "developer", "content": [part]}]
+        return [{"type": "message", "role": "developer", "content": [part]}, *items]
 
     def _open(self, line: int) -> _Exchange:
         self._exchanges.append(_Exchange(line, self._model, self._now))
@@ -185,7 +188,7 @@ class _Rollout:
             last.lost = "the summary of a compaction; what asked for it is not in the rollout"
         exchange = self._open(line)
         if isinstance(new := payload.get("replacement_history"), list):
-            exchange.history = self._first_items() + [_sent(item) for item in new if isinstance(item, dict)]
+            exchange.history = [_sent(item) for item in new if isinstance(item, dict)]
         else:
             self._history_unknown = True
         if self._history_unknown:
@@ -197,9 +200,11 @@ class _Rollout:
         """Make turns of the exchanges."""
         turns = list[ImportedTurn]()
         history, follows, lost = list[dict[str, Any]](), None, ""
+        if self._exchanges:
+            self._exchanges[0].asked = self._begun(self._exchanges[0].asked)
         for number, exchange in enumerate(self._exchanges, 1):
             if exchange.history is not None:
-                history, follows, lost = [*exchange.history], None, ""
+                history, follows, lost = self._begun(exchange.history), None, ""
             elif exchange.lost.startswith("it follows"):
                 lost = exchange.lost  # and so does everything after it
             said = [item for _, item in exchange.said]
@@ -207,7 +212,7 @@ class _Rollout:
                 self._skip(exchange, why)
             elif said and (turn := self._turn(exchange, f"answer {number}", follows, history)) is not None:
                 turns.append(turn)
-            history += exchange.asked + said
+            history = [*history, *exchange.asked, *said]
             follows = f"answer {number}" if said else follows
         if not turns:
             self.imported.skipped.append(f"{self.name}: holds no answer of a model")
@@ -216,7 +221,7 @@ class _Rollout:
         unknown += ["instructions"] if self._instructions is None else []
         unknown += ["model"] if any(exchange.model is None for exchange in self._exchanges if exchange.said) else []
         rules: list[Any] = ["codex", {"rule": "ignore", "fields": unknown}]
-        if self._instructions is not None and not self._as_field:
+        if self._instructions is not None and self._put_instructions:
             first_line = re.escape(self._instructions.partition("\n")[0]).replace(r"\ ", " ")
             place = {"items": ["message"], "at": "content.*.text"}
             rules.append({"rule": "replace", **place, "pattern": rf"(?s)\A{first_line}.*", "with": "<instructions/>"})
@@ -245,6 +250,14 @@ class _Rollout:
         asked_at = min(exchange.asked_at, batches[0][0])
         where = f"{self.name}:{exchange.line}"
         return ImportedTurn(where, asked_at, body, exchange.asked, tuple(batches), name, follows, tuple(history))
+
+
+def _developer_texts(items: list[dict[str, Any]]) -> Iterator[str]:
+    for item in items:
+        parts = item.get("content") if item.get("role") == "developer" else None
+        for part in parts if isinstance(parts, list) else ():
+            if isinstance(part, dict):
+                yield str(part.get("text", ""))
 
 
 def _sent(item: dict[str, Any]) -> dict[str, Any]:
