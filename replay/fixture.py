@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import orjson
 from attrs import define, field, frozen
 
 from turntape.core.seam import Arguments, Event, Opened, Reasoning, Sampled, Text, ToolCall
@@ -143,6 +144,8 @@ class _Reader:
         raise FixtureUnreadable(self.fixture.name, self.line, problem)
 
     def take(self, line: bytes, *, may_be_cut: bool) -> None:
+        if line.startswith(b'{"s":') and self._take_short(line):
+            return
         if not line.strip():
             return
         row = _row(line)
@@ -159,6 +162,24 @@ class _Reader:
             self.refuse(f"lacks {exc}.")
         except ValueError as exc:
             self.refuse(f"cannot be understood: {exc}.")
+
+    def _take_short(self, line: bytes) -> bool:
+        """Read a short line that has nothing special, as nearly all lines are; False leaves it to ``_add``."""
+        try:
+            row = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            return False
+        name = next((name for name in SHORT if name in row), "")
+        session, at, texts, sent = row.get("s"), row.get("t"), row.get(name), row.get("h")
+        if len(row) != 4 or type(session) is not int or type(at) is not float or type(sent) is not str:
+            return False
+        sample_id = self._last_sample.get(session)
+        if sample_id is None or type(texts) is not list or not all(type(text) is str for text in texts):
+            return False
+        kind = SHORT[name]
+        event = Sampled(sample_id, tuple(map(kind, texts)))
+        self.fixture.lines.append(Step(self.line, session, at, event, None, None, sent))
+        return True
 
     def _add(self, row: dict[str, Any]) -> None:
         if self.line == 1:

@@ -10,12 +10,13 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import cattrs
 import orjson
 
-from turntape.core.seam import ClientText, Effect, Event, Increment, StartSample
+from turntape.core.seam import ClientText, Effect, Event, Increment, Send, StartSample
 
 BLOB_BYTES = 1024
 MAX_JSON_PER_CHARACTER = 6  # "\u0000"
@@ -59,27 +60,27 @@ class Packer:
 
     def __init__(self) -> None:
         self.new: dict[str, bytes] = {}
-        self._converter = converter = cattrs.Converter()
-        converter.register_unstructure_hook(str, self._text)
-        converter.register_unstructure_hook(bytes, self._encoded)
-        converter.register_unstructure_hook(ClientText, self._client_text)
-        converter.register_unstructure_hook(StartSample, self._start)
-        converter.register_unstructure_hook_func(lambda type_: type_ == Increment, self._tagged)
 
     def event(self, event: Event) -> dict[str, Any]:
-        return self._tagged(event)
+        return self._packed(event)
 
     def effect(self, effect: Effect) -> dict[str, Any]:
-        return self._tagged(effect)
+        if type(effect) is Send:
+            return {"type": "Send", "data": [*map(self._encoded, effect.data)]}
+        return self._packed(effect)
+
+    def _packed(self, value: Any) -> dict[str, Any]:
+        token = _PACKER.set(self)
+        try:
+            return _tagged(value)
+        finally:
+            _PACKER.reset(token)
 
     def value(self, value: Any) -> Any:
         """Any JSON value, split at the places named above."""
         if not isinstance(value, dict) or refers(value):
             return self._leaf(value)
         return {name: self._field(name, inner) for name, inner in value.items()}
-
-    def _tagged(self, value: Any) -> dict[str, Any]:
-        return {"type": type(value).__name__, **self._converter.unstructure(value, type(value))}
 
     def _field(self, name: str, value: Any) -> Any:
         if name == "response" and isinstance(value, dict) and not refers(value):
@@ -142,6 +143,23 @@ class Packer:
         }
 
 
+_PACKER: ContextVar[Packer] = ContextVar("_PACKER")
+_UNPACKER: ContextVar["Unpacker"] = ContextVar("_UNPACKER")
+"""Whose blobs are at hand: a converter costs a millisecond to make, so all share one."""
+
+
+def _tagged(value: Any) -> dict[str, Any]:
+    return {"type": type(value).__name__, **_WRITER.unstructure(value, type(value))}
+
+
+_WRITER = cattrs.Converter()
+_WRITER.register_unstructure_hook(str, lambda value: _PACKER.get()._text(value))
+_WRITER.register_unstructure_hook(bytes, lambda value: _PACKER.get()._encoded(value))
+_WRITER.register_unstructure_hook(ClientText, lambda value: _PACKER.get()._client_text(value))
+_WRITER.register_unstructure_hook(StartSample, lambda value: _PACKER.get()._start(value))
+_WRITER.register_unstructure_hook_func(lambda type_: type_ == Increment, _tagged)
+
+
 class MissingBlob(ValueError):
     """A value is referred to that the file does not hold."""
 
@@ -155,21 +173,16 @@ class Unpacker:
 
     def __init__(self, blobs: Mapping[str, Any]) -> None:
         self._blobs = blobs
-        self._converter = converter = cattrs.Converter(forbid_extra_keys=True)
-        for primitive in (bool, int):
-            converter.register_structure_hook(primitive, exactly)
-        converter.register_structure_hook(float, lambda value, _: finite(value))
-        converter.register_structure_hook(str, lambda value, type_: exactly(self._resolved(value), type_))
-        converter.register_structure_hook(bytes, lambda value, _: orjson.dumps(self.value(value)))
-        converter.register_structure_hook(ClientText, self._client_text)
-        converter.register_structure_hook_func(lambda type_: type_ == Increment, self._tagged)
 
     def event(self, row: Any) -> Event:
         """Raises ``ValueError`` with what is wrong and where in ``row``."""
+        token = _UNPACKER.set(self)
         try:
-            event: Event = self._tagged(row, Event)
+            event: Event = _untagged(row, Event)
         except cattrs.BaseValidationError as exc:
             raise ValueError("; ".join(cattrs.transform_error(exc, "in", _reason)[:3])) from None
+        finally:
+            _UNPACKER.reset(token)
         return event
 
     def value(self, packed: Any) -> Any:
@@ -216,15 +229,7 @@ class Unpacker:
     def _elements(self, name: str, value: Any) -> Any:
         return [*map(self._resolved, value)] if name in LISTS and isinstance(value, list) else self._resolved(value)
 
-    def _tagged(self, row: Any, type_: Any) -> Any:
-        cls = BY_NAME.get(str(row.get("type"))) if isinstance(row, dict) else None
-        if cls is None or cls not in type_.__args__:
-            raise ValueError(
-                f"expected an object whose 'type' is one of {', '.join(c.__name__ for c in type_.__args__)}"
-            )
-        return self._converter.structure({name: value for name, value in row.items() if name != "type"}, cls)
-
-    def _client_text(self, row: dict[str, Any], _: Any) -> ClientText:
+    def _client_text(self, row: dict[str, Any]) -> ClientText:
         match row:
             case {"json": value}:
                 return ClientText(orjson.dumps(self.value(value)).decode())
@@ -233,6 +238,23 @@ class Unpacker:
             case {"text": value}:
                 return ClientText(exactly(self._resolved(value), str))
         raise ValueError("a ClientText holds 'json', 'spaced' or 'text'")
+
+
+def _untagged(row: Any, type_: Any) -> Any:
+    cls = BY_NAME.get(str(row.get("type"))) if isinstance(row, dict) else None
+    if cls is None or cls not in type_.__args__:
+        raise ValueError(f"expected an object whose 'type' is one of {', '.join(c.__name__ for c in type_.__args__)}")
+    return _READER.structure({name: value for name, value in row.items() if name != "type"}, cls)
+
+
+_READER = cattrs.Converter(forbid_extra_keys=True)
+for _primitive in (bool, int):
+    _READER.register_structure_hook(_primitive, lambda value, type_: exactly(value, type_))
+_READER.register_structure_hook(float, lambda value, _: finite(value))
+_READER.register_structure_hook(str, lambda value, type_: exactly(_UNPACKER.get()._resolved(value), type_))
+_READER.register_structure_hook(bytes, lambda value, _: orjson.dumps(_UNPACKER.get().value(value)))
+_READER.register_structure_hook(ClientText, lambda value, _: _UNPACKER.get()._client_text(value))
+_READER.register_structure_hook_func(lambda type_: type_ == Increment, _untagged)
 
 
 def exactly(value: Any, type_: type) -> Any:

@@ -70,6 +70,7 @@ def verify(fixture: Fixture, new_session: NewSession = Session) -> Verified:
         Divergence: the first line that is not what today's core makes of the recording, or that was edited.
     """
     answers, relayed = recorded_steps(fixture, new_session), _Relayed(fixture, new_session)
+    packer = Packer()
     keys: dict[tuple[int, str], str] = {}
     n_steps = n_turns = 0
     sessions = set[int]()
@@ -97,6 +98,8 @@ def verify(fixture: Fixture, new_session: NewSession = Session) -> Verified:
                     )
                 step, effects, raised = next(answers)
                 n_steps += 1
+                if _is_as_sent(step, effects):
+                    continue
                 sessions.add(step.session)
                 if raised is None and (sample := _ended_by(step.event)) is not None:
                     ended = (step.session, sample) if (step.session, sample) in running else None
@@ -107,7 +110,7 @@ def verify(fixture: Fixture, new_session: NewSession = Session) -> Verified:
                         running.add((step.session, effect.sample_id))
                     elif isinstance(effect, CancelSample):
                         running.discard((step.session, effect.sample_id))
-                _check(fixture, step, effects, raised, is_last=step is last)
+                _check(fixture, packer, step, effects, raised, is_last=step is last)
             case _:
                 relayed.check(line)
     lost = tuple(relayed.reconstruction.findings.lost)
@@ -157,13 +160,23 @@ class _Relayed:
                 raise Divergence(self.fixture.name, line.line, f"{message['type']!r} deviates: {exc}") from None
 
 
+def _is_as_sent(step: Step, effects: Sequence[Effect]) -> bool:
+    """Whether a short line sends what it should, and nothing else is to be said of it. Nearly all lines are such."""
+    if step.sent is None or step.out is not None or step.raised is not None or len(effects) != 1:
+        return False
+    [effect] = effects
+    return type(effect) is Send and digest(b"\n".join(effect.data), 8) == step.sent
+
+
 def _ended_by(event: Event) -> str | None:
     """The id of the sample that ``event`` ends."""
     whole = isinstance(event, Sampled) and any(isinstance(increment, Finish) for increment in event.batch)
     return event.sample_id if isinstance(event, SampleFailed) or (isinstance(event, Sampled) and whole) else None
 
 
-def _check(fixture: Fixture, step: Step, effects: Sequence[Effect], raised: str | None, *, is_last: bool) -> None:
+def _check(
+    fixture: Fixture, packer: Packer, step: Step, effects: Sequence[Effect], raised: str | None, *, is_last: bool
+) -> None:
     def diverge(problem: str, expected: str = "", got: str = "") -> None:
         raise Divergence(fixture.name, step.line, problem, expected, got)
 
@@ -181,11 +194,11 @@ def _check(fixture: Fixture, step: Step, effects: Sequence[Effect], raised: str 
         diverge(problem, f"only the hash {step.sent} is known", f"hash {got}, of {_sent(effects)}")
     if step.out is None:
         return
-    packer = Packer()
+    packer.new.clear()
     today = [*map(packer.effect, effects)]
     same = orjson.dumps(today) == encode(step.out)
-    if same and is_last:
-        return  # the blobs that it refers to stand after it, and may have been cut off
+    if same and (is_last or packer.new.keys() <= fixture.blobs.keys()):
+        return  # the blobs of the last line stand after it, and may have been cut off
     try:
         recorded = Unpacker(fixture.blobs).effects(step.out)
     except MissingBlob as exc:
