@@ -13,6 +13,7 @@ from . import __version__, config
 from .options import (
     EXISTING_FILE,
     FILE,
+    KINDS_OF_PROSE,
     Listen,
     Model,
     Secrets,
@@ -272,7 +273,7 @@ def verify(
 @main.command()
 @FIXTURES
 @option("--golden/--no-golden", default=False, help="A text to review: whole, without times, ids and what may differ.")
-@option("--html", type=FILE, metavar="FILE", help="Write a page for a browser: of one recording, or two side by side.")
+@click.option("--html", type=FILE, help="Write a page for a browser: of one recording, or of two side by side.")
 def show(fixtures: tuple[Path, ...], golden: bool, html: Path | None) -> None:
     """Print recordings, or make a page of them.
 
@@ -312,6 +313,8 @@ def show(fixtures: tuple[Path, ...], golden: bool, html: Path | None) -> None:
 )
 @option("--strict/--no-strict", default=False, help="Exit with 1 if anything differs from the recording.")
 @click.option("--json", "json_file", type=FILE, help="Write the report to this file.")
+@click.option("--html", "html_file", type=FILE, help="Write it as a page for a browser.")
+@click.option("--html", type=FILE, help="Write the report as a page for a browser.")
 @click.pass_context
 def drive(
     context: click.Context,
@@ -325,6 +328,7 @@ def drive(
     tool_time: str,
     strict: bool,
     json_file: Path | None,
+    html: Path | None,
     **values: Any,
 ) -> None:
     """Play recorded clients against a live backend, and compare what it says.
@@ -344,7 +348,7 @@ def drive(
     settings = driving.settings(
         mode=mode, design=design, tool_time=tool_time, model=model.model, repeat=repeat, parallel=parallel
     )
-    files = driving.Files(json_file)
+    files = driving.Files(json_file, html)
     sys.exit(driving.drive(fixtures, target, settings, files, strict=strict))
 
 
@@ -363,6 +367,7 @@ def drive(
     show_default=True,
     help="Whether a changed verdict counts, or is only shown.",
 )
+@click.option("--html", type=FILE, help="Write both as a page for a browser.")
 @json_option
 def compare(
     first: Path,
@@ -371,6 +376,7 @@ def compare(
     max_wall_ratio: float | None,
     allow_departures: int | None,
     verdicts: str,
+    html: Path | None,
     as_json: bool,
 ) -> None:
     """Set two reports of drive beside each other: backend A and B, or a baseline and today.
@@ -384,7 +390,7 @@ def compare(
     from . import driving
 
     limits = driving.thresholds(max_ttft_ratio, max_wall_ratio, allow_departures, verdicts)
-    sys.exit(driving.compare(first, second, limits, as_json=as_json))
+    sys.exit(driving.compare(first, second, limits, html=html, as_json=as_json))
 
 
 @main.command(name="import")
@@ -438,6 +444,22 @@ def scan(fixtures: tuple[Path, ...], as_json: bool, **values: Any) -> None:
     from . import sharing
 
     sys.exit(sharing.scan(fixtures, take(Secrets, values), as_json=as_json))
+
+
+@main.command()
+@click.argument("fixture", type=EXISTING_FILE)
+@option("--out", type=FILE, required=True, help="The copy, a new file.")
+@option("--keep", type=click.Choice(KINDS_OF_PROSE), multiple=True, help="Prose that is left as it is; repeatable.")
+@secret_values
+def scrub(fixture: Path, out: Path, keep: tuple[str, ...], **values: Any) -> None:
+    """Copy a recording without its prose, to share it.
+
+    Instructions, messages, reasoning, tool descriptions, arguments and outputs become filler of the same length;
+    structure, ids, times, sizes and the names of tools stay. The copy verifies, and a stub plays it. Secrets are masked in what is kept.
+    """
+    from . import sharing
+
+    sys.exit(sharing.scrub(fixture, take(Secrets, values), out=out, keep=keep))
 
 
 @main.command()

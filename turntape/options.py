@@ -142,6 +142,9 @@ class RunsType(click.ParamType[int]):
 FILE = click.Path(path_type=Path)
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
+KINDS_OF_PROSE = ("instructions", "tools", "messages", "reasoning", "arguments", "outputs")
+"""Which scrub can keep; those of ``replay.prose``, which is loaded when they are asked for."""
+
 
 def default_store() -> StoreSpec:
     """The user's data folder, by the XDG base directory specification."""

@@ -7,8 +7,10 @@ import click
 import orjson
 from attrs import asdict
 
+from turntape.replay.errors import ReplayError
 from turntape.replay.scanning import Found
 from turntape.replay.scanning import scan as scan_fixture
+from turntape.replay.scrub import scrub as scrub_fixture
 
 from .options import Secrets
 from .reading import load
@@ -47,3 +49,14 @@ def scan(paths: Sequence[Path], secrets: Secrets, *, as_json: bool) -> int:
 def _line(path: Path, found: Found) -> str:
     lines = f"{found.line}" if found.line == found.last_line else f"{found.line}-{found.last_line}"
     return f"{path}:{lines}: {found.kind} ({found.place}): {found.excerpt}"
+
+
+def scrub(path: Path, secrets: Secrets, *, out: Path, keep: Sequence[str]) -> int:
+    """Write a copy of one recording without its prose, and say what it holds."""
+    try:
+        verified = scrub_fixture(load(path), out, keep=keep, masker=Secrecy.of(secrets).masker())
+    except ReplayError as exc:
+        raise click.UsageError(str(exc)) from exc
+    kept = f"; kept as it was: {', '.join(keep)}" if keep else ""
+    click.echo(f"{out}: {verified}{kept}")
+    return 0
