@@ -53,6 +53,7 @@ OUTCOMES = ("response.completed", "response.incomplete", "response.failed", "res
 
 def is_log(values: list[Any]) -> bool:
     """Whether the first values of a file are those of such a log."""
+    values = [inner for value in values for inner in (value[:1] if isinstance(value, list) else [value])]
     return bool(values) and all(isinstance(value, dict) and _kind(value)[0] for value in values)
 
 
@@ -99,6 +100,7 @@ class _Answer:
     created_at: float | None = None
     echo: dict[str, Any] = field(factory=dict)
     said: list[tuple[float | None, tuple[Increment, ...]]] = field(factory=list)
+    last_at: float | None = None
 
 
 @define
@@ -125,7 +127,8 @@ class _Log:
             case "response":
                 self._cut()
                 self._event(place, inner, at)
-                self._end()
+                if self._answer is not None:
+                    self._end()
             case _:
                 self.imported.skipped.append(f"{self.name}: {place}: is no request, event or response")
 
@@ -146,6 +149,7 @@ class _Log:
             _, request, asked_at = self._request or (place, None, None)
             self._answer, self._request = _Answer(place, request, asked_at), None
         answer = self._answer
+        answer.last_at = at
         response = event if event.get("object") == "response" else event.get("response")
         if isinstance(response, dict):
             answer.echo = response
@@ -182,6 +186,7 @@ class _Log:
             self._now = max(self._now, at or self._now)
             batches.append((self._now, batch))
         if last:
+            self._now = max(self._now, answer.last_at or self._now)
             batches.append((self._now, last))
         if not begun and answer.said and TIMELESS not in self.imported.notes:
             self.imported.notes.append(TIMELESS)
