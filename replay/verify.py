@@ -168,6 +168,21 @@ def _is_as_sent(step: Step, effects: Sequence[Effect]) -> bool:
     return type(effect) is Send and digest(b"\n".join(effect.data), 8) == step.sent
 
 
+def _are_as_told(unpacker: Unpacker, effects: Sequence[Effect], out: list[dict[str, Any]]) -> bool:
+    """Whether all that happens is that the recorded bytes are sent: the quick way to see what nearly always is so."""
+    if len(effects) != len(out):
+        return False
+    try:
+        for effect, row in zip(effects, out, strict=True):
+            if type(effect) is not Send or row.keys() != {"type", "data"} or row["type"] != "Send":
+                return False
+            if [orjson.dumps(unpacker.value(event)) for event in row["data"]] != [*effect.data]:
+                return False
+    except (MissingBlob, orjson.JSONEncodeError, TypeError):
+        return False  # what is wrong is said by whoever compares at length
+    return True
+
+
 def _ended_by(event: Event) -> str | None:
     """The id of the sample that ``event`` ends."""
     whole = isinstance(event, Sampled) and any(isinstance(increment, Finish) for increment in event.batch)
@@ -193,6 +208,8 @@ def _check(
         problem = "other bytes are sent than were recorded"
         diverge(problem, f"only the hash {step.sent} is known", f"hash {got}, of {_sent(effects)}")
     if step.out is None:
+        return
+    if _are_as_told(Unpacker(fixture.blobs), effects, step.out):
         return
     packer.new.clear()
     today = [*map(packer.effect, effects)]
