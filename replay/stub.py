@@ -122,6 +122,11 @@ class FixtureBackend:
         return self._runs.at_most or max(1, len(self._runs.begun))
 
     @property
+    def not_replayable(self) -> list[str]:
+        """What a relay recorded and no take can say, a line for each."""
+        return self._library.not_replayable
+
+    @property
     def rules(self) -> list[Any]:
         """Every rule that requests were compared under, for a recording of the run."""
         return self._library.rules_used

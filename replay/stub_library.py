@@ -11,6 +11,7 @@ from turntape.core.session import Session
 from .fixture import Fixture
 from .packing import encode
 from .reading import Reader, Reading
+from .reconstruction import not_replayable
 from .rules import Ruleset
 from .takes import NewSession, Take, takes
 
@@ -92,6 +93,8 @@ class Library:
 
     Attributes:
         models: those recorded, in the order in which they occur.
+        rules_used: every rule of every shelf.
+        not_replayable: what a relay recorded and no take can say, a line for each.
     """
 
     rules: Sequence[Any] = ()
@@ -100,6 +103,7 @@ class Library:
     fixtures: list[Fixture] = field(factory=list)
     models: dict[str, None] = field(factory=dict)
     rules_used: list[Any] = field(factory=list)
+    not_replayable: list[str] = field(factory=list)
     _n_takes: int = 0
 
     def add(self, fixture: Fixture) -> None:
@@ -110,6 +114,7 @@ class Library:
         """
         self.fixtures.append(fixture)
         found = takes(fixture, self.new_session)
+        self.not_replayable += [f"{fixture.name}:{one.line}: {one.problem}" for one in not_replayable(fixture)]
         numbers = {id(take): n for n, take in enumerate(sorted(found, key=lambda take: take.session), 1)}
         before: dict[tuple[int, str | None], Recorded] = {}
         for take in found:

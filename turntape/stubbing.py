@@ -131,6 +131,8 @@ def stub(
     backend = played.load()
     backend.on_miss = lambda miss: click.echo(f"miss: {miss}", err=True)
     backend.on_note = lambda note: click.echo(note, err=True)
+    for lost in backend.not_replayable:
+        click.echo(f"not replayable: {lost}", err=True)
     with NewRecording(elsewhere.out, option="--out") if elsewhere else nullcontext() as recording:
         code = start(
             _stub, listen, backend, played, recording=recording, elsewhere=elsewhere, agent=agent, as_json=as_json
@@ -171,6 +173,7 @@ def result(backend: FixtureBackend, unused: Sequence[str]) -> dict[str, Any]:
         "misses": backend.misses,
         "warnings": [*backend.warnings.values()],
         "unused": [*unused],
+        "not_replayable": backend.not_replayable,
         "asked_elsewhere": backend.asked_elsewhere,
     }
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import trio
+from relayed import RelayFile
 from stubbed import CALL, DONE, answered, refused, rollout, taken
 from taped import CODEX, Client, Recording, live, output, user
 
@@ -268,3 +269,16 @@ def test_a_failure_before_acceptance_is_a_refusal() -> None:
 
     error = trio.run(main)
     assert (error.code, error.status, error.param) == ("model_not_found", 404, "model")
+
+
+def test_what_a_relay_recorded_and_no_turn_can_say_is_listed() -> None:
+    """Before anything is played: nothing of a recording is dropped in silence."""
+    file = RelayFile()
+    socket = file.socket()
+    socket.turn(user("A"), say=[(Text("a"),)])
+    socket.turn(user("B"), say=[(Text("b"),)], follow=False)
+    file.lines[3]["json"]["input"].append({"type": "compaction_trigger"})
+    backend = FixtureBackend.load([file.fixture])
+    assert backend.n_takes == 1
+    [lost] = backend.not_replayable
+    assert lost.startswith(f"{file.fixture.name}:4: ") and "compaction_trigger" in lost
