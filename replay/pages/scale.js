@@ -87,3 +87,20 @@ function clock(time) {
   const minutes = Math.floor(time / 60), rest = Math.round((time % 60) * 100) / 100;
   return `${minutes}:${String(rest).padStart(2, "0")}`;
 }
+
+/** A share of the width, from 0 to 1, as CSS has it. */
+function share(value) {
+  return `${(value * 100).toFixed(4)}%`;
+}
+
+/**
+ * The ticks of an axis, and a mark for every wait that is drawn shorter.
+ *
+ * @param width  of the axis, and `apart` what a tick needs, in pixels
+ */
+function axisMarks(scale, width, apart) {
+  return [
+    ...scale.ticks(Math.min(1, apart / Math.max(width, 1))).map(({ time, at }) => element("span", { class: at > 0.97 ? "tick last" : "tick", style: { left: share(at) } }, clock(time))),
+    ...scale.breaks.map(([from, to]) => element("span", { class: "break", title: `${seconds(to - from)} in which nothing ran`, style: { left: share(scale.at(from)), width: share(scale.at(to) - scale.at(from)) } })),
+  ];
+}

@@ -1,7 +1,8 @@
 // Texts: cut while they are huge, compared word by word, and found by what is searched for.
 
 const LONG = 4000; // characters of a text that are shown at once
-const MOST_WORDS = 4000; // of a text that is compared word by word; a longer one is compared at its ends only
+const MOST_WORDS = 1500; // of a text that is compared word by word; a longer one is compared at its ends only
+const LEAST_COMMON = 0.3; // of the words of the longer text: with fewer, texts are other texts and not changed ones
 
 /** A text as it is, in a block; a long one is cut, and a button shows the rest. */
 function block(text, marks = null) {
@@ -35,7 +36,9 @@ function differences(one, other) {
   let start = 0, aEnd = a.length, bEnd = b.length;
   while (start < aEnd && start < bEnd && a[start] === b[start]) start += 1;
   while (aEnd > start && bEnd > start && a[aEnd - 1] === b[bEnd - 1]) { aEnd -= 1; bEnd -= 1; }
-  const kept = aEnd - start > MOST_WORDS || bEnd - start > MOST_WORDS ? [] : common(a.slice(start, aEnd), b.slice(start, bEnd));
+  const longer = Math.max(aEnd, bEnd) - start;
+  let kept = longer > MOST_WORDS ? [] : common(a.slice(start, aEnd), b.slice(start, bEnd));
+  if (kept.filter(([n]) => a[start + n].trim()).length < LEAST_COMMON * longer) kept = [];
   const inBoth = [new Set(), new Set()];
   for (const [i, j] of kept) { inBoth[0].add(start + i); inBoth[1].add(start + j); }
   return [ranges(a, start, aEnd, inBoth[0]), ranges(b, start, bEnd, inBoth[1])];

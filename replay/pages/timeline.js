@@ -105,7 +105,6 @@ function drawTimeline() {
   const spans = fixtures.flatMap((fixture) => fixture.turns.map((turn) => [turn.at, turn.at + turn.took]));
   const end = Math.max(0.001, ...fixtures.flatMap((fixture) => [...fixture.turns.map((turn) => turn.at + turn.took), ...fixture.marks.map((mark) => mark.at)]));
   const scale = new Scale(spans, end, state.shorten);
-  const share = (value) => `${(value * 100).toFixed(4)}%`;
   const lanes = element("div", { class: "lane" });
   const grid = element("div", { class: "grid", style: { "--zoom": state.zoom } }, element("div", { class: "row axis", "aria-hidden": "true" }, element("div", { class: "label" }), lanes));
   const { scrollLeft, scrollTop } = timeline;
@@ -125,9 +124,7 @@ function drawTimeline() {
   const row = (fixture) => ({ label, lane, turns, marks }) => element("div", { class: "row", role: "group", "aria-label": lane ? `${label}, ${lane}` : label },
     element("div", { class: "label", title: lane ?? label }, fixture.letter ? element("span", { class: "letter" }, fixture.letter) : null, label, lane ? element("small", {}, lane) : null),
     element("div", { class: "lane" }, turns.map(wait), turns.map(bar), marks.map(dot(fixture))));
-  lanes.append(
-    ...scale.ticks(Math.min(1, TICK_PX / width)).map(({ time, at }) => element("span", { class: at > 0.97 ? "tick last" : "tick", style: { left: share(at) } }, clock(time))),
-    ...scale.breaks.map(([from, to]) => element("span", { class: "break", title: `${seconds(to - from)} in which nothing ran`, style: { left: share(scale.at(from)), width: share(scale.at(to) - scale.at(from)) } })));
+  lanes.append(...axisMarks(scale, width, TICK_PX));
   grid.append(...fixtures.flatMap((fixture) => fixture.rows.map(row(fixture))));
   timeline.scrollTo(scrollLeft, scrollTop);
   const stops = [...grid.querySelectorAll("button")];
