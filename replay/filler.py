@@ -7,6 +7,7 @@ their length allows.
 
 import hashlib
 import re
+from functools import partial
 
 from attrs import define, field
 
@@ -15,7 +16,7 @@ from .packing import decode
 _LETTERS = str.maketrans("0123456789abcdef", "etaoinshrdlucmfw")
 _WORD = re.compile(r"\S+")
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?', re.DOTALL)
-_ESCAPED_WORD = re.compile(r"(?:\\u[0-9a-fA-F]{4}|\\[^nrtu]|[^\\\s])+")
+_ESCAPED_WORD = re.compile(r"(\\[nrt])|(?:\\u[0-9a-fA-F]{4}|\\[^nrtu]|[^\\\s])+")  # or an escaped white space
 _NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_$.-]{0,63}")
 TRIES = 32
 """For a filler that no other text has; a text of two letters may have to share one."""
@@ -54,11 +55,15 @@ class Filler:
         for n in range(TRIES):
             seed = f"{len(self._used)}.{n}".encode()
             letters = hashlib.shake_128(seed).hexdigest(len(text) // 2 + 1).translate(_LETTERS)
-            filler = word.sub(lambda match, letters=letters: letters[match.start() : match.end()], text)  # type: ignore[misc]
+            filler = word.sub(partial(_letters, letters), text)
             if filler not in self._used:
                 break
         self._used.add(filler)
         return filler
+
+
+def _letters(letters: str, match: re.Match[str]) -> str:
+    return match[0] if match.lastindex else letters[match.start() : match.end()]
 
 
 def _is_json(text: str) -> bool:

@@ -32,7 +32,7 @@ from .lines import AnswerHead, FromClient, FromUpstream, Gone, Relayed, RelayLin
 from .packing import encode
 from .prose import Scrubber, kind_of
 from .recorder import Recorder, Tape
-from .secrets import DEFAULT, Masker
+from .secrets import DEFAULT, Masker, allowed_headers
 from .substitution import TextPiece
 from .verify import Verified, verify
 
@@ -234,10 +234,8 @@ class _Scrub:
         return {name: packed[name] for name in packed if name != "type"}
 
     def _headers(self, headers: Any) -> dict[str, str]:
-        return {
-            name: self.scrubber.agent(value) if name == "user-agent" else self.masker.text(value)
-            for name, value in headers.items()
-        }
+        allowed = allowed_headers(headers, self.masker)
+        return {name: self.scrubber.agent(text) if name == "user-agent" else text for name, text in allowed.items()}
 
 
 def _hashable(key: tuple[Any, ...]) -> tuple[Any, ...]:
