@@ -1,6 +1,7 @@
 """``turntape drive`` and ``turntape compare`` as their users run them."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -95,6 +96,7 @@ def test_a_server_at_a_url_is_driven(mode: str, design: str, tmp_path: Path) -> 
         (["--backend", "scripted", "--repeat", "0"], 2, "--repeat"),
         (["--backend", "scripted", "--json", "nowhere/at.json"], 2, "there is no folder nowhere"),
         (["--backend", "scripted", str(PARALLEL)], 2, "named twice"),
+        (["--backend", "scripted", "--json", str(PARALLEL)], 2, "is a recording"),
     ],
 )
 def test_what_cannot_be_driven_is_refused_with_the_reason(
@@ -104,6 +106,24 @@ def test_what_cannot_be_driven_is_refused_with_the_reason(
     ran = says("drive", PARALLEL, *words, folder=tmp_path)
     assert ran.returncode == code, ran.stderr
     assert said in ran.stderr and "Traceback" not in ran.stderr and not ran.stdout
+
+
+def test_a_drive_that_is_stopped_reports_what_was_played(script: str, tmp_path: Path) -> None:
+    """SIGINT ends a long drive; the turns until then are in the report, and the rest is named as not reached."""
+    more = ["--tool-time", "x1000", "--json", "at.json"]
+    command = [sys.executable, "-m", "turntape", "drive", str(GREETING), str(PARALLEL), "--backend", script, *more]
+    env = environment(tmp_path, {"PYTHONUNBUFFERED": "1"})
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as ran:
+        assert ran.stdout is not None and ran.stderr is not None
+        assert "turn 1 of 6, run 1 of 2" in ran.stderr.readline()
+        ran.send_signal(signal.SIGINT)
+        said, _ = ran.communicate(timeout=30)
+    assert ran.returncode == 130
+    assert "1 turn in 1 run" in said and "3 turns not reached" in said
+    [run] = json.loads((tmp_path / "at.json").read_text())["verdicts"]["runs"]
+    assert len(run["turns"]) == 1 and len(run["not_reached"]) == 3
 
 
 def test_a_file_that_is_no_fixture_is_refused(tmp_path: Path) -> None:

@@ -313,7 +313,6 @@ def show(fixtures: tuple[Path, ...], golden: bool, html: Path | None) -> None:
 )
 @option("--strict/--no-strict", default=False, help="Exit with 1 if anything differs from the recording.")
 @click.option("--json", "json_file", type=FILE, help="Write the report to this file.")
-@click.option("--html", "html_file", type=FILE, help="Write it as a page for a browser.")
 @click.option("--html", type=FILE, help="Write the report as a page for a browser.")
 @click.pass_context
 def drive(

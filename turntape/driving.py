@@ -2,6 +2,7 @@
 
 import math
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from turntape.replay.drive.table import counted, report_table
 from turntape.replay.drive.wire import Server
 from turntape.replay.errors import ReplayError
 from turntape.replay.fixture import Fixture
+from turntape.replay.pages.drive import drive_page
 from turntape.transport.http_connections import HttpError
 
 from . import __version__
@@ -31,6 +33,10 @@ from .keys import read_keys
 from .options import EnvironmentFailed, Model
 from .plan import plan
 from .tables import Tables
+
+STOPPED = 128 + signal.SIGINT
+N_LINES = 20
+"""Of progress within runs, where it is no terminal; ours."""
 
 
 def settings(*, tool_time: str, **values: Any) -> Settings:
@@ -67,21 +73,29 @@ class Files:
     """Where a report is written, beside the table."""
 
     json: Path | None
+    html: Path | None
 
-    def check(self) -> None:
-        """Raises ``click.UsageError`` before anything is driven for nothing."""
-        for option, path in (("--json", self.json),):
+    def check(self, fixtures: Sequence[Path]) -> None:
+        """Raises ``click.UsageError`` before anything is driven for nothing, or a recording written over."""
+        for option, path in (("--json", self.json), ("--html", self.html)):
             if path is not None:
                 need_parent(path, option=option)
+                if path.exists() and any(path.samefile(fixture) for fixture in fixtures):
+                    raise click.UsageError(f"{option}: {path} is a recording; name another file for the report")
 
     def write(self, report: Report) -> None:
         """Raises ``EnvironmentFailed``."""
-        for path, made in ((self.json, Report.encode),):
-            if path is not None:
-                try:
-                    path.write_bytes(made(report))
-                except OSError as exc:
-                    raise EnvironmentFailed(f"{path}: cannot be written: {exc.strerror}") from exc
+        if self.json is not None:
+            _write(self.json, report.encode())
+        if self.html is not None:
+            _write(self.html, drive_page(report).encode())
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as exc:
+        raise EnvironmentFailed(f"{path}: cannot be written: {exc.strerror}") from exc
 
 
 @frozen
@@ -118,8 +132,11 @@ class Target:
 
 
 def drive(paths: Sequence[Path], target: Target, settings: Settings, files: Files, *, strict: bool) -> int:
-    """Play every fixture and report; 1 under ``strict`` if anything differs from the recordings."""
-    files.check()
+    """Play every fixture and report; 1 under ``strict`` if anything differs from the recordings.
+
+    SIGINT ends the drive, and what was played until then is reported.
+    """
+    files.check(paths)
     try:
         check(settings, at_url=bool(target.url))
         courses = [Course.of(Fixture.load(path)) for path in paths]
@@ -128,16 +145,19 @@ def drive(paths: Sequence[Path], target: Target, settings: Settings, files: File
     names = [course.name for course in courses]
     if len(set(names)) < len(names):
         raise click.UsageError("a fixture is named twice; --repeat N plays each one N times")
-    report = trio.run(_drive, courses, target, settings)
+    stop = trio.CancelScope()
+    report = trio.run(_drive, courses, target, settings, stop)
     files.write(report)
     click.echo(report_table(report))
+    if stop.cancelled_caught:
+        return STOPPED
     whole = set(report.verdicts.counts) <= {"equal"} and not any(
         run.departures or run.not_reached for run in report.verdicts.runs
     )
     return 1 if strict and not whole else 0
 
 
-async def _drive(courses: Sequence[Course], target: Target, settings: Settings) -> Report:
+async def _drive(courses: Sequence[Course], target: Target, settings: Settings, stop: trio.CancelScope) -> Report:
     progress = Shown(sum(len(course.turns) for course in courses) * settings.repeat, len(courses) * settings.repeat)
 
     def setup(driven: str) -> Setup:
@@ -150,16 +170,40 @@ async def _drive(courses: Sequence[Course], target: Target, settings: Settings) 
             parallel=settings.parallel,
         )
 
-    try:
-        if target.url:
-            server = _server(target)
-            await _reach(server)
-            return await drive_at(courses, settings, setup(target.url.partition("?")[0]), server, progress)
-        names = ", ".join(backend.name for backend in plan(target.model, target.tables).backends)
-        async with open_router(target.model, target.tables) as (router, _):
-            return await drive_backend(courses, settings, setup(names), router, progress)
-    finally:
-        progress.end()
+    report: Report | None = None
+    failure: click.ClickException | None = None
+    async with trio.open_nursery() as nursery:
+        await nursery.start(_stop_on_signal, stop)
+        try:
+            if target.url:
+                server = _server(target)
+                await _reach(server)
+                driven = setup(target.url.partition("?")[0])
+                report = await drive_at(courses, settings, driven, server, progress, stop)
+            else:
+                names = ", ".join(backend.name for backend in plan(target.model, target.tables).backends)
+                async with open_router(target.model, target.tables) as (router, _):
+                    report = await drive_backend(courses, settings, setup(names), router, progress, stop)
+        except click.ClickException as exc:
+            failure = exc  # kept out of the nursery, which would wrap it in a group
+        nursery.cancel_scope.cancel()
+    progress.end()
+    if failure is not None:
+        raise failure
+    assert report is not None
+    return report
+
+
+async def _stop_on_signal(
+    stop: trio.CancelScope, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Cancel ``stop`` on the first SIGINT; a second one ends the process as ever."""
+    with trio.open_signal_receiver(signal.SIGINT) as signals:
+        task_status.started()
+        async for _ in signals:
+            click.echo("stopping: what was played is reported; a second signal stops at once", err=True)
+            stop.cancel()
+            return
 
 
 def _server(target: Target) -> Server:
@@ -183,7 +227,7 @@ async def _reach(server: Server) -> None:
 
 @define(eq=False)
 class Shown:
-    """Progress on standard error: one line that changes on a terminal, else a line for each run.
+    """Progress on standard error: one line that changes on a terminal, else a line for each run and each twentieth.
 
     Args:
         n_turns, n_runs: to be played in all; a free run may end before.
@@ -196,9 +240,11 @@ class Shown:
 
     def turn(self, run: Run, verdict: TurnVerdict) -> None:
         self._n_turns_over += 1
+        text = f"turn {self._n_turns_over} of {self.n_turns}, run {self._n_runs_over + 1} of {self.n_runs}"
         if sys.stderr.isatty():
-            text = f"turn {self._n_turns_over} of {self.n_turns}, run {self._n_runs_over + 1} of {self.n_runs}"
             click.echo(f"\r{text}: {verdict.verdict}\x1b[K", nl=False, err=True)
+        elif not self._n_turns_over % max(1, self.n_turns // N_LINES):
+            click.echo(f"{text}: {verdict.verdict}", err=True)
 
     def run(self, run: Run) -> None:
         self._n_runs_over += 1
@@ -212,11 +258,18 @@ class Shown:
             click.echo("\r\x1b[K", nl=False, err=True)
 
 
-def compare(first: Path, second: Path, thresholds: Thresholds, *, as_json: bool) -> int:
-    """Print what changed; 1 if that is beyond the thresholds."""
+def compare(first: Path, second: Path, thresholds: Thresholds, *, html: Path | None, as_json: bool) -> int:
+    """Print what changed, and write both reports as a page to ``html``; 1 if that is beyond the thresholds."""
+    if html is not None:
+        need_parent(html, option="--html")
+        if any(html.exists() and html.samefile(path) for path in (first, second)):
+            raise click.UsageError(f"--html: {html} is a report; name another file for the page")
     try:
-        found = compare_reports(Report.load(first), Report.load(second), thresholds)
+        reports = Report.load(first), Report.load(second)
+        found = compare_reports(*reports, thresholds)
     except (ReportUnreadable, NotComparable) as exc:
         raise click.UsageError(str(exc)) from exc
+    if html is not None:
+        _write(html, drive_page(*reports).encode())
     click.echo(orjson.dumps(found.value()) if as_json else found.table())
     return 1 if found.beyond else 0
