@@ -288,17 +288,54 @@ def test_after():
     run(tests, body).assert_outcomes(passed=2, failed=1)
 
 
-def test_a_process_that_died_is_said(tests: pytest.Pytester) -> None:
-    """A stub that was killed fails its test with a sentence, and hangs nothing."""
+def test_a_test_that_is_run_again_begins_anew(tests: pytest.Pytester) -> None:
+    """Plugins that run a failed test once more get a verdict on that run alone."""
+    tests.makeconftest("""
+import _pytest.runner
+
+def pytest_runtest_protocol(item, nextitem):
+    for _ in range(2):
+        item._initrequest()
+        reports = _pytest.runner.runtestprotocol(item, nextitem=nextitem, log=False)
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    return True
+""")
+    body = """
+runs = []
+
+def test_second_time(turntape_stub):
+    stub = turntape_stub("hi")
+    runs.append(1)
+    assert len(runs) == 2
+    assert ask(stub) == "Hello."
+"""
+    run(tests, body).assert_outcomes(passed=1)
+
+
+def test_a_stub_that_died_fails_its_test(tests: pytest.Pytester) -> None:
+    """A process that was killed and a loop that crashed are said once, in the call, and hang nothing."""
     body = """
 def test_killed(turntape_stub):
     stub = turntape_stub("hi", process=True)
     stub._running._process.kill()
     stub._running._process.wait()
+
+def test_crashed(turntape_stub):
+    running = turntape_stub("hi")._running
+    running._token.run_sync_soon(lambda: 1 / 0)
+    running._thread.join(10)
+
+def test_crashed_and_failed(turntape_stub):
+    running = turntape_stub("hi")._running
+    running._token.run_sync_soon(lambda: 1 / 0)
+    running._thread.join(10)
+    assert not running
 """
     result = run(tests, body)
-    result.stdout.fnmatch_lines(["*The stub's process ended by itself, with -9.*"])
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.assert_outcomes(failed=3)
+    result.stdout.fnmatch_lines(["turntape_stub: The stub's process ended by itself, with -9."])
+    result.stdout.fnmatch_lines(["turntape_stub: The stub ended by itself: *TrioInternalError*"])
 
 
 def test_the_example_of_the_page_runs(tests: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
+from turntape.replay.errors import ReplayError
 from turntape.replay.relay import server as relay_server
 from turntape.replay.relay.relay import Relay
 from turntape.replay.relay.upstream import Upstream
@@ -39,6 +40,7 @@ class Setup:
         options: how they are played, as ``FixtureBackend.load`` takes them.
         upstream: the backend that is asked for what is not in them; "" for none, and then no network.
         out: the recording of the whole run, a new file; given with an upstream.
+        replaces: the recording whose place the new one will take: it keeps the rules of that.
         tables: a turntape.toml that may name the upstream.
     """
 
@@ -46,6 +48,7 @@ class Setup:
     options: dict[str, Any] = field(factory=dict)
     upstream: str = ""
     out: Path | None = None
+    replaces: Path | None = None
     tables: Path | None = None
 
 
@@ -118,13 +121,25 @@ async def open_answering(setup: Setup) -> AsyncIterator[Answering]:
         assert played is not None
         yield _served(played, played.new_session, partial(_state, played))
         return
-    with NewRecording(setup.out, option="turntape_stub") as recording:
+    header = {"rules": rules} if (rules := _rules_of(setup.replaces)) else {}
+    with NewRecording(setup.out, option="turntape_stub", header=header) as recording:
         if played is None and _is_url(setup.upstream):
             yield _relayed(setup.upstream, recording)
         else:
             async with _recorded(setup, played, recording) as answering:
                 yield answering
     recording.outcome()  # raises if it was cut short
+
+
+def _rules_of(path: Path | None) -> list[Any]:
+    """What may differ from a recording, as people wrote it there. Presets come again with each client."""
+    if path is None:
+        return []
+    try:
+        rules = FixtureBackend.load([path]).rules
+    except ReplayError:  # it cannot be played, which is a reason to record again
+        return []
+    return [rule for rule in rules if not isinstance(rule, str)]
 
 
 def _served(backend: Backend, new_session: Callable[[], SessionLike], state: Callable[[], State]) -> Answering:

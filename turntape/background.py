@@ -36,13 +36,19 @@ class Running(Protocol):
         """
         ...
 
-    def state(self) -> State: ...
+    def state(self) -> State:
+        """What came of it so far, also once it has been stopped.
+
+        Raises:
+            BackgroundFailed: it ended by itself.
+        """
+        ...
 
     def stop(self) -> State:
         """End it, and return what came of it. To stop it again changes nothing.
 
         Raises:
-            BackgroundFailed: it ended before, by itself, or does not end.
+            BackgroundFailed: it ended by itself, or does not end.
         """
         ...
 
@@ -74,6 +80,7 @@ class BackgroundThread:
 
     def state(self) -> State:
         if not self._thread.is_alive():
+            self._raise()
             return self._answering.state()
         return self._call(self._answering.state)
 
@@ -83,10 +90,12 @@ class BackgroundThread:
             self._thread.join(STOP_S)
             if self._thread.is_alive():
                 raise BackgroundFailed(f"The stub did not end within {STOP_S:g} s.")
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise BackgroundFailed(f"The stub ended by itself: {failure!r}") from failure
+        self._raise()
         return self._answering.state()
+
+    def _raise(self) -> None:
+        if self._failure is not None:
+            raise BackgroundFailed(f"The stub ended by itself: {self._failure!r}") from self._failure
 
     def _call(self, function: Callable[[], T]) -> T:
         """Call it in the server's loop, between two steps of its tasks."""

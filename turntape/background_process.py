@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ class BackgroundProcess:
     setup: Setup
     _process: "subprocess.Popen[bytes]" = field(init=False)
     _last: State = field(init=False, factory=State)
+    _stopped: bool = field(init=False, default=False)
 
     def start(self) -> Listening:
         # a fresh interpreter, and none that imports the caller's main module as multiprocessing would
@@ -37,12 +39,13 @@ class BackgroundProcess:
         return Listening(**listening | {"key_variables": tuple(listening["key_variables"])})
 
     def state(self) -> State:
-        if self._process.poll() is None:
+        if not self._stopped:
             self._last = _state(self._ask("state"))
         return self._last
 
     def stop(self) -> State:
-        if self._process.stdin is not None and not self._process.stdin.closed:
+        if not self._stopped:
+            self._stopped = True
             try:
                 self._last = _state(self._ask("stop"))
             finally:
@@ -69,7 +72,8 @@ class BackgroundProcess:
 
     def _end(self) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):  # what it was not alive to read
+            self._process.stdin.close()
         try:
             self._process.wait(STOP_S)
         except subprocess.TimeoutExpired:
@@ -94,7 +98,7 @@ def main() -> None:
         sys.stdout.buffer.flush()
 
     setup["fixtures"] = tuple(map(Path, setup["fixtures"]))
-    for name in ("out", "tables"):
+    for name in ("out", "replaces", "tables"):
         setup[name] = Path(setup[name]) if setup[name] else None
     server = BackgroundThread(Setup(**setup))
     try:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from .answering import Setup
 
@@ -45,13 +45,11 @@ class Planned:
         names: for messages.
         setup: of the server.
         target: where a whole recording goes, once its test has passed.
-        replaces: what is at ``target`` is kept under another name; else a recording never goes where something is.
     """
 
     names: str
     setup: Setup
     target: Path | None = None
-    replaces: bool = False
 
 
 def plan(
@@ -79,11 +77,14 @@ def plan(
                 f"A run is recorded into one file, and this stub plays {len(names)}: {shown}. Record each in a test of its own."
             )
         target = found[0] or folders[0] / _file(names[0])
-        return Planned(shown, _writing(target, recording, (), {}), target, replaces=recording.mode == "all")
+        setup = _writing(target, recording)
+        if found[0]:
+            setup = evolve(setup, replaces=target)
+        return Planned(shown, setup, target)
     paths = tuple(path for path in found if path is not None)
     if recording.mode == "new":
         target = paths[0].with_name(paths[0].stem + ".new" + SUFFIX)
-        return Planned(shown, _writing(target, recording, paths, options), target)
+        return Planned(shown, evolve(_writing(target, recording), fixtures=paths, options=dict(options)), target)
     return Planned(shown, Setup(paths, dict(options)))
 
 
@@ -103,7 +104,7 @@ def keep(written: Path, planned: Planned, *, passed: bool) -> str:
         kept = _move(written, target.with_name(target.stem + ".failed" + SUFFIX))
         return f"recorded {kept}; the test failed, so {target.name} is as it was before"
     before = ""
-    if planned.replaces and target.exists():
+    if planned.setup.replaces and target.exists():
         before = f"; the recording before it is {_move(target, target.with_name(target.name + '.bak')).name}"
     kept = _move(written, target)
     if planned.setup.fixtures:
@@ -133,11 +134,14 @@ def _file(name: str | Path) -> str:
     return str(name) if str(name).endswith(SUFFIX) else f"{name}{SUFFIX}"
 
 
-def _writing(target: Path, recording: Recording, played: tuple[Path, ...], options: dict[str, Any]) -> Setup:
+def _writing(target: Path, recording: Recording) -> Setup:
     """A server that writes beside ``target``, under a name that nobody else takes."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise SetupWrong(f"The folder {target.parent} for the recording cannot be made: {exc.strerror}.") from exc
     out = target.with_name(f"{target.stem}.{secrets.token_hex(4)}.partial")
-    return Setup(played, dict(options), upstream=recording.upstream, out=out, tables=recording.tables)
+    return Setup(upstream=recording.upstream, out=out, tables=recording.tables)
 
 
 def _not_there(missing: Sequence[str | Path], folders: Sequence[Path], recording: Recording) -> str:

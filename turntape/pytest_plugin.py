@@ -62,7 +62,8 @@ def turntape_stub(request: pytest.FixtureRequest) -> "Generator[Callable[..., St
     from .pytest_stub import Stub
 
     item = request.node
-    stubs = item.stash.setdefault(_STUBS, [])
+    stubs = item.stash[_STUBS] = list[Stub]()  # new ones, if a plugin runs the test again
+    item.stash[_PASSED] = False
     recording = _recording(request.config)
 
     def start(
@@ -89,7 +90,7 @@ def turntape_stub(request: pytest.FixtureRequest) -> "Generator[Callable[..., St
         pytest.fail(problem, pytrace=False)
 
     yield start
-    passed = item.stash.get(_PASSED, False)
+    passed = item.stash[_PASSED]
     problems = [problem for stub in stubs for problem in [_stop(stub, item, passed=passed)] if problem]
     if problems:
         pytest.fail("\n\n".join(problems), pytrace=False)
@@ -104,11 +105,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         for text in _complaints(item, unused=False):
             item.add_report_section("call", "turntape", text)
         raise
+    if texts := _complaints(item, unused=True):
+        pytest.fail("\n\n".join(texts), pytrace=False)
     for stub in item.stash.get(_STUBS, ()):
         for text in stub.warnings:
             item.warn(TurntapeWarning(text))
-    if texts := _complaints(item, unused=True):
-        pytest.fail("\n\n".join(texts), pytrace=False)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -149,6 +150,8 @@ def _stop(stub: "Stub", item: pytest.Item, *, passed: bool) -> str:
         said = stub.stop(passed=passed)
     except BackgroundFailed as exc:
         return f"turntape_stub: {exc}"
+    except OSError as exc:
+        return f"turntape_stub: the recording is left as {exc.filename}: {exc.strerror}"
     if said:
         item.user_properties.append(("turntape", said))
     return stub.complaint(unused=False)

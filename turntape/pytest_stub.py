@@ -29,7 +29,7 @@ class Stub:
     _listening: Listening = field(kw_only=True)
     _n_said: int = field(init=False, default=0)
     _unused_said: bool = field(init=False, default=False)
-    _stopped: bool = field(init=False, default=False)
+    _broken: bool = field(init=False, default=False)
 
     @classmethod
     def start(cls, planned: Planned, *, strict: bool, process: bool) -> "Stub":
@@ -97,7 +97,13 @@ class Stub:
         Args:
             unused: turns that were not played are wrong too, if the stub is strict.
         """
-        state = self._running.state()
+        if self._broken:
+            return ""
+        try:
+            state = self._running.state()
+        except BackgroundFailed as exc:
+            self._broken = True
+            return f"turntape_stub: {exc}"
         misses, self._n_said = state.misses[self._n_said :], len(state.misses)
         lines = list[str]()
         if misses:
@@ -119,12 +125,16 @@ class Stub:
             passed: the test did, so that its recording is one to keep.
 
         Raises:
-            BackgroundFailed: it ended before, by itself, or does not end.
+            BackgroundFailed: it ended by itself, which ``complaint`` has not said, or does not end.
+            OSError: the recording cannot be put in its place.
         """
-        if self._stopped:
-            return ""
-        self._stopped = True
-        state: State = self._running.stop()
+        try:
+            state: State = self._running.stop()
+        except BackgroundFailed:
+            if self._broken:
+                return ""
+            self._broken = True
+            raise
         out = self._planned.setup.out
         if out is None or not out.exists():
             return ""

@@ -1,6 +1,6 @@
 """A new recording: made before the server starts, flushed while it runs, complete when it ends."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Self
@@ -30,6 +30,7 @@ class NewRecording(AbstractContextManager["NewRecording"]):
     Args:
         option: the option that named it, for messages.
         secrecy: what is hidden in it.
+        header: further keys of its first line, such as ``rules``.
 
     Attributes:
         keys: those that the server knows at the moment, which are hidden too.
@@ -38,6 +39,7 @@ class NewRecording(AbstractContextManager["NewRecording"]):
     path: Path
     option: str
     secrecy: Secrecy = field(factory=lambda: Secrecy.of(Secrets()))
+    header: Mapping[str, Any] = field(factory=dict)
     keys: Callable[[], tuple[str, ...]] = field(init=False, default=tuple)
     tape: Tape = field(init=False)
     _masker: Masker = field(init=False, default=DEFAULT)
@@ -48,7 +50,7 @@ class NewRecording(AbstractContextManager["NewRecording"]):
         if not self.path.parent.is_dir():
             raise click.UsageError(f"{self.option}: there is no folder {self.path.parent}; make it first")
         try:
-            self.tape = Tape.create(self.path, refuses=self.secrecy.refuse)
+            self.tape = Tape.create(self.path, self.header, refuses=self.secrecy.refuse)
         except ReplayError as exc:
             raise click.UsageError(f"{self.option}: {exc}") from exc
         return self
