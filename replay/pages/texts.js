@@ -36,9 +36,10 @@ function differences(one, other) {
   let start = 0, aEnd = a.length, bEnd = b.length;
   while (start < aEnd && start < bEnd && a[start] === b[start]) start += 1;
   while (aEnd > start && bEnd > start && a[aEnd - 1] === b[bEnd - 1]) { aEnd -= 1; bEnd -= 1; }
-  const longer = Math.max(aEnd, bEnd) - start;
-  let kept = longer > MOST_WORDS ? [] : common(a.slice(start, aEnd), b.slice(start, bEnd));
-  if (kept.filter(([n]) => a[start + n].trim()).length < LEAST_COMMON * longer) kept = [];
+  const isLong = Math.max(aEnd, bEnd) - start > MOST_WORDS;
+  let kept = isLong ? [] : common(a.slice(start, aEnd), b.slice(start, bEnd));
+  const nCommon = start + a.length - aEnd + kept.filter(([n]) => a[start + n].trim()).length;
+  if (nCommon < LEAST_COMMON * Math.max(a.length, b.length)) kept = [];
   const inBoth = [new Set(), new Set()];
   for (const [i, j] of kept) { inBoth[0].add(start + i); inBoth[1].add(start + j); }
   return [ranges(a, start, aEnd, inBoth[0]), ranges(b, start, bEnd, inBoth[1])];
