@@ -8,7 +8,7 @@ import trio
 from stubbed import CALL, rollout, taken
 from taped import Recording, live, user
 
-from turntape.core.seam import Finish, Sampled, Started, Text
+from turntape.core.seam import Finish, Message, Sampled, Started, Text
 from turntape.replay.errors import ReplayError
 from turntape.replay.pacing import Pace
 from turntape.replay.stub import FixtureBackend
@@ -63,12 +63,16 @@ async def test_a_slow_reader_does_not_shift_what_follows(autojump_clock: trio.te
 
 
 async def test_the_end_of_an_answer_waits_for_nothing(autojump_clock: trio.testing.MockClock) -> None:
-    """At so many tokens a second a call begins with its first token, and the end comes with the last."""
+    """At so many tokens a second an item begins with its first token, and the end comes with the last."""
     backend = FixtureBackend.load([rollout().fixture], speed="10")
     start = live().ask(user("List."))
     batches = await taken(backend, start)
     assert batches == [(), CALL[0], (*CALL[1], Finish())]
     assert trio.current_time() == pytest.approx(0.1)
+    recording = Recording()
+    recording.client().turn(user("List."), say=((Message("commentary"),), (Text("a"), Text("b"))))
+    batches = await taken(FixtureBackend.load([recording.fixture], speed="10"), live().ask(user("List.")))
+    assert batches == [(), (Message("commentary"), Text("a")), (Text("b"), Finish())]
 
 
 @pytest.mark.parametrize("speed", ["fast", "", "0", "x0", "-1", "x", "nan", "1e400", "x1.5.2", "٣", "1" * 400])

@@ -5,7 +5,7 @@ import trio
 from stubbed import DONE, answered, refused, rollout, taken
 from taped import Client, Recording, live, output, user
 
-from turntape.core.seam import ClientGone, Finish, Sampled, Started, StartSample, Text
+from turntape.core.seam import Arguments, ClientGone, Finish, Sampled, Started, StartSample, Text
 from turntape.replay.errors import ReplayError
 from turntape.replay.fixture import Fixture
 from turntape.replay.stub import HOLD_S, FixtureBackend
@@ -107,6 +107,7 @@ async def test_an_answer_that_was_heard_is_not_played_again(how: str) -> None:
     if how == "went on":
         await heard(backend, client, output("call_1", "README.md"))
         client.feed(ClientGone(None))
+        assert not backend._played  # nothing is kept of clients that are gone
     await refused(backend, live().ask(user("List.")))
     assert len(backend.misses) == 1
 
@@ -174,3 +175,14 @@ def test_a_session_of_a_stub_is_a_session() -> None:
     client = connect(load(rollout()))
     client.ask(generate=False)
     assert [event["type"] for event in client.sent][-1] == "response.completed"
+
+
+async def test_a_turn_without_an_end_holds_up_none_behind_it() -> None:
+    """The turn before it on the lane is the one that came to an end."""
+    recording = Recording()
+    client = recording.client()
+    start = client.ask(user("one"))
+    assert start is not None
+    client.feed(Sampled(start.sample_id, (Arguments("no call is open"),)))  # nonsense: the session cancels it
+    client.turn(user("two"), say=DONE, follow=False)
+    assert (await taken(load(recording), live().ask(user("two"))))[1:] == [*DONE, (Finish(),)]
