@@ -1,14 +1,18 @@
 """Reports of drives: what is no report, and two of them beside each other under thresholds."""
 
+import re
 from typing import Any
 
+import attrs
 import orjson
 import pytest
 from attrs import evolve
 from driven import AS_RECORDED, driven, says, two_steps
+from running import ROOT
 from serving import Model
 
 from turntape.core.seam import Text
+from turntape.replay.drive import report
 from turntape.replay.drive.comparing import NotComparable, Thresholds, compare
 from turntape.replay.drive.report import Report, ReportUnreadable
 from turntape.replay.drive.run import Settings
@@ -144,3 +148,17 @@ async def test_a_table_shows_what_differs_and_nothing_that_a_terminal_obeys() ->
     table = report_table(report)
     assert "1 equal, 1 text" in table and "One file." in table
     assert table.isprintable() or all(c.isprintable() or c == "\n" for c in table)
+
+
+def test_the_documented_keys_of_a_report_are_its_keys() -> None:
+    """docs/replay.md names every field of a report and every verdict."""
+    section = (
+        (ROOT / "docs" / "replay.md").read_text(encoding="utf-8").partition("### The report")[2].partition("\n## ")[0]
+    )
+    named = set(re.findall(r"`(\w+)`", section))
+    classes = [cls for cls in vars(report).values() if isinstance(cls, type) and attrs.has(cls)]
+    fields = {field.name for cls in classes for field in attrs.fields(cls)}
+    assert fields - named == set()
+    whole = (ROOT / "docs" / "replay.md").read_text(encoding="utf-8")
+    assert [verdict for verdict in report.VERDICTS if f"| `{verdict}` |" not in whole] == []
+    assert [verdict for verdict in report.CALL_VERDICTS if f"`{verdict}`" not in section] == []
