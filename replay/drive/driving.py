@@ -50,20 +50,30 @@ def check(settings: Settings, *, at_url: bool) -> None:
 
 
 async def drive_backend(
-    courses: Sequence[Course], settings: Settings, setup: Setup, backend: Backend, progress: Progress
+    courses: Sequence[Course],
+    settings: Settings,
+    setup: Setup,
+    backend: Backend,
+    progress: Progress,
+    stop: trio.CancelScope | None = None,
 ) -> Report:
     """Drive ``backend`` through a server of our own, which nobody else can use."""
     probe = Probe(backend)
     async with _own_server(probe) as server:
-        return await drive(courses, settings, setup, server, probe, progress)
+        return await drive(courses, settings, setup, server, probe, progress, stop)
 
 
 async def drive_at(
-    courses: Sequence[Course], settings: Settings, setup: Setup, server: Server, progress: Progress
+    courses: Sequence[Course],
+    settings: Settings,
+    setup: Setup,
+    server: Server,
+    progress: Progress,
+    stop: trio.CancelScope | None = None,
 ) -> Report:
     """Drive a server of others; ``check`` says what cannot be done there."""
     try:
-        return await drive(courses, settings, setup, server, None, progress)
+        return await drive(courses, settings, setup, server, None, progress, stop)
     finally:
         with trio.move_on_after(CLOSE_S, shield=True):
             await server.client.aclose()
@@ -76,6 +86,7 @@ async def drive(
     server: Server,
     probe: Probe | None,
     progress: Progress,
+    stop: trio.CancelScope | None = None,
 ) -> Report:
     pairs = [(repeat, course) for repeat in range(1, settings.repeat + 1) for course in courses]
     runs: list[Run] = []
@@ -85,9 +96,11 @@ async def drive(
         runs.append(run)
     began, wall = trio.current_time(), time.time()
     waiting = iter(runs)
-    async with trio.open_nursery() as nursery:
-        for _ in range(min(settings.parallel, len(runs))):
-            nursery.start_soon(_play, waiting, progress)
+    with stop or trio.CancelScope():
+        async with trio.open_nursery() as nursery:
+            for _ in range(min(settings.parallel, len(runs))):
+                nursery.start_soon(_play, waiting, progress)
+    runs = [run for run in runs if run.begun]
     verdicts = [run.verdict() for run in runs]
     return Report(
         setup=setup,

@@ -68,6 +68,7 @@ class Run:
     server: Server
     probe: Probe | None = None
     on_turn: Callable[[TurnVerdict], object] = lambda verdict: None
+    begun: bool = field(init=False, default=False)
     _began: float = field(init=False, default=0.0)
     _ended: dict[int, trio.Event] = field(init=False, factory=dict)
     _lost: set[int] = field(init=False, factory=set)  # turns that are never reached
@@ -78,7 +79,7 @@ class Run:
 
     async def play(self) -> None:
         """Play it to its end."""
-        self._began = trio.current_time()
+        self._began, self.begun = trio.current_time(), True
         self._ended = {turn.number: trio.Event() for turn in self.course.turns}
         async with trio.open_nursery() as nursery:
             for thread in self.course.threads:
