@@ -14,7 +14,7 @@ HARMLESS = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028",
 """What could end or begin an element, or a line of a script, as it is written inside a JSON string."""
 
 
-def page(title: str, shown: Any, scripts: Sequence[str]) -> str:
+def page(title: str, shown: Any, scripts: Sequence[str], styles: Sequence[str]) -> str:
     """A whole HTML document.
 
     Its content security policy lets nothing run but these scripts, by their hash, and nothing be fetched: a text
@@ -22,9 +22,9 @@ def page(title: str, shown: Any, scripts: Sequence[str]) -> str:
 
     Args:
         shown: any JSON value, for the scripts.
-        scripts: names of files in this folder. They are one module, so a later one sees what an earlier one names.
+        scripts, styles: names of files in this folder. The scripts are one module: each sees what the others name.
     """
-    style = _source("style.css")
+    style = "\n".join(map(_source, styles))
     script = "\n".join(map(_source, scripts))
     policy = (
         f"default-src 'none'; script-src '{_source_hash(script)}'; style-src '{_source_hash(style)}'; img-src data:; "

@@ -6,7 +6,8 @@ from turntape.replay.drive.report import Report
 
 from .assembly import page
 
-SCRIPTS = ("elements.js", "texts.js", "scale.js", "drive.js")
+SCRIPTS = ("elements.js", "texts.js", "scale.js", "drive_turns.js", "drive_runs.js", "drive.js")
+STYLES = ("style.css", "drive.css")
 
 
 def drive_page(report: Report, other: Report | None = None) -> str:
@@ -17,4 +18,5 @@ def drive_page(report: Report, other: Report | None = None) -> str:
     """
     reports = [each for each in (report, other) if each is not None]
     title = " and ".join(each.setup.target for each in reports)
-    return page(f"Drive of {title} · Turntape", {"reports": [orjson.loads(each.encode()) for each in reports]}, SCRIPTS)
+    shown = {"reports": [orjson.loads(each.encode()) for each in reports]}
+    return page(f"Drive of {title} · Turntape", shown, SCRIPTS, STYLES)

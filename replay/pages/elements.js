@@ -34,12 +34,18 @@ function several(number, noun) {
 }
 
 function size(bytes) {
-  return bytes < 1000 ? `${bytes} bytes` : bytes < 1e6 ? `${Math.round(bytes / 1000)} KB` : `${(bytes / 1e6).toFixed(1)} MB`;
+  return bytes < 1000
+    ? `${bytes} bytes`
+    : bytes < 1e6
+      ? `${Math.round(bytes / 1000)} KB`
+      : `${(bytes / 1e6).toFixed(1)} MB`;
 }
 
 /** Tokens a second, in words. */
 function rate(value) {
-  return value === null || value === undefined ? "–" : `${value < 10 ? value.toFixed(1) : count(Math.round(value))} tok/s`;
+  return value === null || value === undefined
+    ? "–"
+    : `${value < 10 ? value.toFixed(1) : count(Math.round(value))} tok/s`;
 }
 
 /** The middle of some numbers; null of none. */
@@ -57,5 +63,9 @@ function sum(values) {
 /** Names and values, as a list of facts. */
 function facts(pairs) {
   const shown = pairs.filter(([, value]) => value !== null && value !== undefined && value !== "");
-  return element("dl", { class: "facts" }, shown.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
+  return element(
+    "dl",
+    { class: "facts" },
+    shown.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))),
+  );
 }

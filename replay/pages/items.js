@@ -5,14 +5,16 @@ function unpacked(value, blobs) {
   if (Array.isArray(value)) return value.map((inner) => unpacked(inner, blobs));
   if (value === null || typeof value !== "object") return value;
   const name = value.$blob;
-  if (typeof name === "string" && Object.keys(value).length === 1) return Object.hasOwn(blobs, name) ? blobs[name] : value;
+  if (typeof name === "string" && Object.keys(value).length === 1)
+    return Object.hasOwn(blobs, name) ? blobs[name] : value;
   return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, unpacked(inner, blobs)]));
 }
 
 /** What an item is, who it names, and its text: { kind, name, text }. */
 function readItem(item) {
   const kind = item.type ?? "message";
-  if (kind === "message") return { kind: String(item.role ?? "message"), name: item.phase ?? "", text: content(item.content) };
+  if (kind === "message")
+    return { kind: String(item.role ?? "message"), name: item.phase ?? "", text: content(item.content) };
   if (kind === "reasoning") {
     const text = [content(item.summary), content(item.content)].filter(Boolean).join("\n");
     return { kind, name: "", text: text || "(not in clear)" };
@@ -30,10 +32,12 @@ function readItem(item) {
 function content(parts) {
   if (typeof parts === "string") return parts;
   if (!Array.isArray(parts)) return parts === undefined || parts === null ? "" : JSON.stringify(parts, null, 2);
-  return parts.map((part) => {
-    const text = part?.text ?? part?.refusal;
-    return typeof text === "string" ? text : JSON.stringify(part);
-  }).join("\n");
+  return parts
+    .map((part) => {
+      const text = part?.text ?? part?.refusal;
+      return typeof text === "string" ? text : JSON.stringify(part);
+    })
+    .join("\n");
 }
 
 /** A JSON text with an argument a line; any other text as it is. */
@@ -68,12 +72,30 @@ function messages(session, [ask, first, end], lane, blobs) {
       });
     } else if ("s" in frame) {
       last = frame.s;
-      found.push({ at: frame.t, from: "server", title: String(frame.s?.type), preview: preview(frame.s), value: () => unpacked(frame.s, blobs) });
+      found.push({
+        at: frame.t,
+        from: "server",
+        title: String(frame.s?.type),
+        preview: preview(frame.s),
+        value: () => unpacked(frame.s, blobs),
+      });
     } else if ("c" in frame) {
       const title = frame.c?.type ?? (session.transport === "websocket" ? "message" : "POST");
-      found.push({ at: frame.t, from: "client", title: String(title), preview: "", value: () => unpacked(frame.c, blobs) });
+      found.push({
+        at: frame.t,
+        from: "client",
+        title: String(title),
+        preview: "",
+        value: () => unpacked(frame.c, blobs),
+      });
     } else if ("x" in frame) {
-      found.push({ at: frame.t, from: "client", title: "no JSON", preview: frame.x.slice(0, 200), value: () => frame.x });
+      found.push({
+        at: frame.t,
+        from: "client",
+        title: "no JSON",
+        preview: frame.x.slice(0, 200),
+        value: () => frame.x,
+      });
     } else {
       found.push({ at: frame.t, from: "", title: frame.e, preview: "", value: null });
     }

@@ -9,29 +9,61 @@ function turnPanel(sides, differs) {
   const prompts = sides.map(({ fixture, turn }) => read(turn.prompt, fixture.blobs));
   const answers = sides.map(({ fixture, turn }) => read(turn.said, fixture.blobs));
   const marks = other ? [compared(prompts), compared(answers)] : [[[]], [[]]];
-  const column = ({ letter, fixture, turn }, n) => element("div", { class: "side" },
-    letter ? element("h3", { class: "letter" }, `${letter} · ${fixture.name}, turn ${turn.number}`) : null,
-    facts(turnFacts(turn)),
-    turn.failure ? element("p", { class: "failure" }, turn.failure) : null,
-    turn.lost.map((problem) => element("p", { class: "failure" }, `Cannot be replayed: ${problem}.`)),
-    pace(fixture, turn),
-    element("h3", {}, "New in the prompt", turn.before ? element("small", {}, `after ${several(turn.before, "item")} as before`) : null),
-    conversation(prompts[n], marks[0][n]),
-    element("h3", {}, "Answer"),
-    answers[n].length ? conversation(answers[n], marks[1][n]) : element("p", { class: "none" }, turn.end === "open" ? "Cancelled before anything was said." : "Nothing was said."),
-    settings(fixture, turn),
-    wire(fixture, turn.session, turn.frames, fixture.tracks[turn.track].lane),
+  const column = ({ letter, fixture, turn }, n) =>
+    element(
+      "div",
+      { class: "side" },
+      letter ? element("h3", { class: "letter" }, `${letter} · ${fixture.name}, turn ${turn.number}`) : null,
+      facts(turnFacts(turn)),
+      turn.failure ? element("p", { class: "failure" }, turn.failure) : null,
+      turn.lost.map((problem) => element("p", { class: "failure" }, `Cannot be replayed: ${problem}.`)),
+      pace(fixture, turn),
+      element(
+        "h3",
+        {},
+        "New in the prompt",
+        turn.before ? element("small", {}, `after ${several(turn.before, "item")} as before`) : null,
+      ),
+      conversation(prompts[n], marks[0][n]),
+      element("h3", {}, "Answer"),
+      answers[n].length
+        ? conversation(answers[n], marks[1][n])
+        : element(
+            "p",
+            { class: "none" },
+            turn.end === "open" ? "Cancelled before anything was said." : "Nothing was said.",
+          ),
+      settings(fixture, turn),
+      wire(fixture, turn.session, turn.frames, fixture.tracks[turn.track].lane),
+    );
+  return element(
+    "div",
+    {},
+    other
+      ? element(
+          "p",
+          { class: "verdict" },
+          differs.length ? ["Differs: ", differs.map(badge)] : "The same in all that is compared.",
+        )
+      : null,
+    element("div", { class: other ? "sides" : "" }, sides.map(column)),
   );
-  return element("div", {},
-    other ? element("p", { class: "verdict" }, differs.length ? ["Differs: ", differs.map(badge)] : "The same in all that is compared.") : null,
-    element("div", { class: other ? "sides" : "" }, sides.map(column)));
 }
 
 /** The panel of a message that led to no turn. */
 function markPanel(fixture, mark) {
   const list = wire(fixture, mark.session, mark.frames, mark.lane);
   list.open = true;
-  return element("div", {}, facts([["At", seconds(mark.at)], ["Session", String(mark.session)]]), mark.lost.map((problem) => element("p", { class: "failure" }, `Cannot be replayed: ${problem}.`)), list);
+  return element(
+    "div",
+    {},
+    facts([
+      ["At", seconds(mark.at)],
+      ["Session", String(mark.session)],
+    ]),
+    mark.lost.map((problem) => element("p", { class: "failure" }, `Cannot be replayed: ${problem}.`)),
+    list,
+  );
 }
 
 function turnFacts(turn) {
@@ -42,8 +74,15 @@ function turnFacts(turn) {
     ["First token after", seconds(turn.first)],
     ["Took", seconds(turn.took)],
     ["Rate", rate(turn.rate)],
-    ["Tokens in", usage && `${count(usage.input_tokens)}${usage.cached_tokens ? ` (${count(usage.cached_tokens)} cached)` : ""}`],
-    ["Tokens out", usage && `${count(usage.output_tokens)}${usage.reasoning_tokens ? ` (${count(usage.reasoning_tokens)} reasoning)` : ""}`],
+    [
+      "Tokens in",
+      usage && `${count(usage.input_tokens)}${usage.cached_tokens ? ` (${count(usage.cached_tokens)} cached)` : ""}`,
+    ],
+    [
+      "Tokens out",
+      usage &&
+        `${count(usage.output_tokens)}${usage.reasoning_tokens ? ` (${count(usage.reasoning_tokens)} reasoning)` : ""}`,
+    ],
     ["Waited before", turn.waited === null ? null : `${seconds(turn.waited)} ${turn.waitedFor}`],
     ["Ended", ENDED[turn.end] ?? `by ${turn.end}`],
     ["Line", String(turn.line)],
@@ -66,9 +105,18 @@ function compared([one, other]) {
 }
 
 function conversation(items, marks) {
-  return element("ol", { class: "items" }, items.map(({ kind, name, text }, n) => element("li", { class: `item ${known(kind)}` },
-    element("div", { class: "kind" }, kind, name ? element("b", {}, name) : null),
-    block(text, marks[n]))));
+  return element(
+    "ol",
+    { class: "items" },
+    items.map(({ kind, name, text }, n) =>
+      element(
+        "li",
+        { class: `item ${known(kind)}` },
+        element("div", { class: "kind" }, kind, name ? element("b", {}, name) : null),
+        block(text, marks[n]),
+      ),
+    ),
+  );
 }
 
 /** The kind of an item as a class name. */
@@ -87,7 +135,10 @@ function pace(fixture, turn) {
   const began = turn.at - session.at;
   const [, first, end] = turn.frames;
   const lane = fixture.tracks[turn.track].lane;
-  const times = session.frames.slice(first, end).filter((frame) => (frame.l ?? null) === lane && (frame.d || /\.delta$/.test(frame.s?.type))).map((frame) => frame.t - began);
+  const times = session.frames
+    .slice(first, end)
+    .filter((frame) => (frame.l ?? null) === lane && (frame.d || /\.delta$/.test(frame.s?.type)))
+    .map((frame) => frame.t - began);
   const at = (time) => Math.max(0, Math.min(1000, (time / turn.took) * 1000)).toFixed(1);
   const drawing = (name, properties, ...children) => {
     const made = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -95,11 +146,28 @@ function pace(fixture, turn) {
     made.append(...children);
     return made;
   };
-  return element("figure", { class: "pace" },
-    drawing("svg", { viewBox: "0 0 1000 20", preserveAspectRatio: "none", role: "img", "aria-label": `${several(turn.n_reads, "read")} of the backend over ${seconds(turn.took)}` },
+  return element(
+    "figure",
+    { class: "pace" },
+    drawing(
+      "svg",
+      {
+        viewBox: "0 0 1000 20",
+        preserveAspectRatio: "none",
+        role: "img",
+        "aria-label": `${several(turn.n_reads, "read")} of the backend over ${seconds(turn.took)}`,
+      },
       drawing("rect", { class: "prefill", x: 0, y: 0, width: at(turn.first), height: 20 }),
-      drawing("path", { d: times.map((time) => `M${at(time)} 2V18`).join("") })),
-    element("figcaption", {}, element("span", {}, "0"), element("span", {}, `${several(turn.n_reads, "read")} with tokens`), element("span", {}, seconds(turn.took))));
+      drawing("path", { d: times.map((time) => `M${at(time)} 2V18`).join("") }),
+    ),
+    element(
+      "figcaption",
+      {},
+      element("span", {}, "0"),
+      element("span", {}, `${several(turn.n_reads, "read")} with tokens`),
+      element("span", {}, seconds(turn.took)),
+    ),
+  );
 }
 
 /** All that was asked beside the conversation. */
@@ -118,10 +186,18 @@ function wire(fixture, number, indices, lane) {
     const found = messages(session, indices, lane, fixture.blobs);
     const list = element("ol", { class: "frames" }, found.slice(0, MOST_FRAMES).map(frameRow));
     if (found.length <= MOST_FRAMES) return list;
-    const more = element("button", { type: "button", class: "more", onclick: () => {
-      list.append(...found.slice(MOST_FRAMES).map(frameRow));
-      more.remove();
-    } }, `Show all ${count(found.length)} frames`);
+    const more = element(
+      "button",
+      {
+        type: "button",
+        class: "more",
+        onclick: () => {
+          list.append(...found.slice(MOST_FRAMES).map(frameRow));
+          more.remove();
+        },
+      },
+      `Show all ${count(found.length)} frames`,
+    );
     return element("div", {}, list, more);
   });
 }
@@ -134,7 +210,10 @@ function frameRow({ at, from, title, preview, value }) {
     preview ? element("q", {}, preview.slice(0, 200)) : null,
   ];
   if (!value) return element("li", { class: "event" }, line);
-  const shown = () => { const made = value(); return block(typeof made === "string" ? made : JSON.stringify(made, null, 2)); };
+  const shown = () => {
+    const made = value();
+    return block(typeof made === "string" ? made : JSON.stringify(made, null, 2));
+  };
   return element("li", {}, lazily(line, shown));
 }
 

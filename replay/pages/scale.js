@@ -33,14 +33,16 @@ class Scale {
   /** The share of the width, from 0 to 1, at which a time stands. */
   at(time) {
     const { points } = this;
-    let low = 0, high = points.length - 1;
+    let low = 0,
+      high = points.length - 1;
     while (low < high) {
       const middle = (low + high + 1) >> 1;
-      if (points[middle][0] <= time) low = middle; else high = middle - 1;
+      if (points[middle][0] <= time) low = middle;
+      else high = middle - 1;
     }
     const [from, drawn] = points[low];
     const next = points[low + 1];
-    const share = next ? (time - from) / (next[0] - from) * (next[1] - drawn) : 0;
+    const share = next ? ((time - from) / (next[0] - from)) * (next[1] - drawn) : 0;
     return Math.min(1, (drawn + share) / this.drawn);
   }
 
@@ -50,7 +52,8 @@ class Scale {
     const found = [];
     let last = -Infinity;
     for (let n = 0; n * step <= this.end && found.length < 2000; n += 1) {
-      const time = n * step, at = this.at(time);
+      const time = n * step,
+        at = this.at(time);
       if (at - last >= apart * 0.9) {
         found.push({ time, at });
         last = at;
@@ -76,7 +79,8 @@ function merged(spans) {
 
 /** 1, 2 or 5 times a power of ten, or a round number of minutes: the next above `value`. */
 function rounded(value) {
-  if (value > 30) return [60, 120, 300, 600, 1800, 3600, 7200].find((step) => step >= value) ?? Math.ceil(value / 86400) * 86400;
+  if (value > 30)
+    return [60, 120, 300, 600, 1800, 3600, 7200].find((step) => step >= value) ?? Math.ceil(value / 86400) * 86400;
   const power = 10 ** Math.floor(Math.log10(Math.max(value, 1e-6)));
   return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= value * 0.999);
 }
@@ -84,7 +88,8 @@ function rounded(value) {
 /** A tick's label: as exact as its step is. */
 function clock(time) {
   if (time < 60) return `${Number(time.toPrecision(6))} s`;
-  const minutes = Math.floor(time / 60), rest = Math.round((time % 60) * 100) / 100;
+  const minutes = Math.floor(time / 60),
+    rest = Math.round((time % 60) * 100) / 100;
   return `${minutes}:${String(rest).padStart(2, "0")}`;
 }
 
@@ -100,7 +105,17 @@ function share(value) {
  */
 function axisMarks(scale, width, apart) {
   return [
-    ...scale.ticks(Math.min(1, apart / Math.max(width, 1))).map(({ time, at }) => element("span", { class: at > 0.97 ? "tick last" : "tick", style: { left: share(at) } }, clock(time))),
-    ...scale.breaks.map(([from, to]) => element("span", { class: "break", title: `${seconds(to - from)} in which nothing ran`, style: { left: share(scale.at(from)), width: share(scale.at(to) - scale.at(from)) } })),
+    ...scale
+      .ticks(Math.min(1, apart / Math.max(width, 1)))
+      .map(({ time, at }) =>
+        element("span", { class: at > 0.97 ? "tick last" : "tick", style: { left: share(at) } }, clock(time)),
+      ),
+    ...scale.breaks.map(([from, to]) =>
+      element("span", {
+        class: "break",
+        title: `${seconds(to - from)} in which nothing ran`,
+        style: { left: share(scale.at(from)), width: share(scale.at(to) - scale.at(from)) },
+      }),
+    ),
   ];
 }

@@ -8,11 +8,19 @@ const LEAST_COMMON = 0.3; // of the words of the longer text: with fewer, texts 
 function block(text, marks = null) {
   const pre = element("pre", {}, ...pieces(text.slice(0, LONG), marks));
   if (text.length <= LONG) return pre;
-  const more = element("button", { type: "button", class: "more", onclick: () => {
-    pre.replaceChildren(...pieces(text, marks));
-    more.remove();
-    pre.dispatchEvent(new Event("grown", { bubbles: true }));
-  } }, `Show all ${count(text.length)} characters`);
+  const more = element(
+    "button",
+    {
+      type: "button",
+      class: "more",
+      onclick: () => {
+        pre.replaceChildren(...pieces(text, marks));
+        more.remove();
+        pre.dispatchEvent(new Event("grown", { bubbles: true }));
+      },
+    },
+    `Show all ${count(text.length)} characters`,
+  );
   return element("div", {}, pre, more);
 }
 
@@ -32,16 +40,25 @@ function pieces(text, marks) {
 
 /** Where two texts differ, by words: the ranges of each that the other does not have. */
 function differences(one, other) {
-  const a = words(one), b = words(other);
-  let start = 0, aEnd = a.length, bEnd = b.length;
+  const a = words(one),
+    b = words(other);
+  let start = 0,
+    aEnd = a.length,
+    bEnd = b.length;
   while (start < aEnd && start < bEnd && a[start] === b[start]) start += 1;
-  while (aEnd > start && bEnd > start && a[aEnd - 1] === b[bEnd - 1]) { aEnd -= 1; bEnd -= 1; }
+  while (aEnd > start && bEnd > start && a[aEnd - 1] === b[bEnd - 1]) {
+    aEnd -= 1;
+    bEnd -= 1;
+  }
   const isLong = Math.max(aEnd, bEnd) - start > MOST_WORDS;
   let kept = isLong ? [] : common(a.slice(start, aEnd), b.slice(start, bEnd));
   const nCommon = start + a.length - aEnd + kept.filter(([n]) => a[start + n].trim()).length;
   if (nCommon < LEAST_COMMON * Math.max(a.length, b.length)) kept = [];
   const inBoth = [new Set(), new Set()];
-  for (const [i, j] of kept) { inBoth[0].add(start + i); inBoth[1].add(start + j); }
+  for (const [i, j] of kept) {
+    inBoth[0].add(start + i);
+    inBoth[1].add(start + j);
+  }
   return [ranges(a, start, aEnd, inBoth[0]), ranges(b, start, bEnd, inBoth[1])];
 }
 
@@ -52,7 +69,8 @@ function words(text) {
 /** Pairs of indices of a longest common subsequence: Myers, "An O(ND) Difference Algorithm", 1986. */
 function common(a, b) {
   const most = a.length + b.length;
-  const furthest = new Int32Array(2 * most + 2), trail = [];
+  const furthest = new Int32Array(2 * most + 2),
+    trail = [];
   for (let d = 0; d <= most; d += 1) {
     trail.push(furthest.slice(most - d, most + d + 2));
     for (let k = -d; k <= d; k += 2) {
@@ -68,7 +86,8 @@ function common(a, b) {
 
 function backwards(a, b, trail) {
   const pairs = [];
-  let x = a.length, y = b.length;
+  let x = a.length,
+    y = b.length;
   for (let d = trail.length - 1; d >= 0; d -= 1) {
     const at = (k) => trail[d][k + d];
     const k = x - y;
@@ -76,7 +95,11 @@ function backwards(a, b, trail) {
     const before = d === 0 ? 0 : down ? k + 1 : k - 1;
     const beforeX = d === 0 ? 0 : at(before);
     const beforeY = beforeX - before;
-    while (x > beforeX && y > beforeY) { x -= 1; y -= 1; pairs.push([x, y]); }
+    while (x > beforeX && y > beforeY) {
+      x -= 1;
+      y -= 1;
+      pairs.push([x, y]);
+    }
     x = beforeX;
     y = beforeY;
   }

@@ -20,7 +20,19 @@ from .alignment import aligned
 from .assembly import page
 from .frames import Frame, Wire, packed, references, wires
 
-SCRIPTS = ("elements.js", "texts.js", "items.js", "scale.js", "panel.js", "timeline.js")
+SCRIPTS = (
+    "elements.js",
+    "texts.js",
+    "items.js",
+    "scale.js",
+    "panel.js",
+    "model.js",
+    "heading.js",
+    "timeline.js",
+    "turns.js",
+    "page.js",
+)
+STYLES = ("style.css", "recording.css")
 
 LONGEST_DAY_S = 7 * 86400.0
 """Sessions further apart than this do not share a scale of time: one of them was edited, or joined to the file."""
@@ -37,7 +49,7 @@ def timeline_page(fixture: Fixture, other: Fixture | None = None, *, new_session
     if len(views) == 2:
         shown["pairs"] = aligned(*(view.tracks for view in views))
     title = " and ".join(Path(view.fixture.name).name for view in views)
-    return page(f"{title} · Turntape", shown, SCRIPTS)
+    return page(f"{title} · Turntape", shown, SCRIPTS, STYLES)
 
 
 @define(eq=False)
