@@ -30,6 +30,8 @@ SWITCHED = (
 )
 COMPRESSED = "Sec-WebSocket-Extensions: permessage-deflate"
 
+PATIENCE_S = 600.0
+
 Json = dict[str, Any]
 
 
@@ -71,7 +73,7 @@ class End:
     async def receive(self, n_bytes: int) -> bytes:
         """The next bytes, exactly so many."""
         while len(self.received) < n_bytes:
-            some = await self.stream.receive_some()
+            some = await self._some()
             assert some, f"ended after {bytes(self.received)!r}"
             self.received += some
         taken = bytes(self.received[:n_bytes])
@@ -81,18 +83,22 @@ class End:
     async def head(self) -> str:
         """The next HTTP head."""
         while b"\r\n\r\n" not in self.received:
-            some = await self.stream.receive_some()
+            some = await self._some()
             assert some, f"ended after {bytes(self.received)!r}"
             self.received += some
         return (await self.receive(self.received.index(b"\r\n\r\n") + 4)).decode()
 
     async def rest(self) -> bytes:
         """All that comes until the other side ends."""
-        while some := await self.stream.receive_some():
+        while some := await self._some():
             self.received += some
         taken = bytes(self.received)
         self.received.clear()
         return taken
+
+    async def _some(self) -> bytes:
+        with trio.fail_after(PATIENCE_S):
+            return bytes(await self.stream.receive_some())
 
     async def end(self) -> None:
         """Send nothing more."""
@@ -113,6 +119,7 @@ class Rig:
     out: io.BytesIO = field(factory=io.BytesIO)
     relay: Relay = field(init=False)
     n_connections: int = field(init=False, default=0)
+    n_read: int = field(init=False, default=0)  # bytes, of all upstreams
     _accepted: Any = field(init=False)
     _arriving: Any = field(init=False)
 
@@ -128,7 +135,7 @@ class Rig:
         self.n_connections += 1
         ours, theirs = trio.testing.memory_stream_pair()
         await self._arriving.send(End(theirs))
-        return ours
+        return trio.StapledStream(ours.send_stream, _Counted(self, ours.receive_stream))
 
     def client(self) -> End:
         ours, theirs = trio.testing.memory_stream_pair()
@@ -136,7 +143,8 @@ class Rig:
         return End(ours)
 
     async def accept(self) -> End:
-        end: End = await self._accepted.receive()
+        with trio.fail_after(PATIENCE_S):
+            end: End = await self._accepted.receive()
         return end
 
     async def websocket(self, *, extensions: str = "", offer: str = "") -> tuple[End, End]:
@@ -162,7 +170,23 @@ class Rig:
         return Fixture.parse(self.out.getvalue())
 
 
-def frames(*, from_client: bool, agreed: str = "", forgets: bool = False) -> FrameProtocol:
+@define(eq=False)
+class _Counted(trio.abc.ReceiveStream):
+    """Counts what is read of ``stream``."""
+
+    rig: Rig
+    stream: trio.abc.ReceiveStream
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        received = await self.stream.receive_some(max_bytes)
+        self.rig.n_read += len(received)
+        return received
+
+    async def aclose(self) -> None:
+        await self.stream.aclose()
+
+
+def frames(*, from_client: bool, agreed: str = "") -> FrameProtocol:
     """A sender of frames, for one direction of a WebSocket."""
     if not agreed:
         return FrameProtocol(client=from_client, extensions=[])

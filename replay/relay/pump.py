@@ -64,6 +64,7 @@ class Pump:
     _then: Callable[[], None] | None = None  # reads what has just been sent to the upstream
     _at: float = 0.0  # when it was
     _first_end: Side | None = None
+    _has_ended: trio.Event = field(factory=trio.Event)
     _active_at: float = 0.0
 
     @property
@@ -254,6 +255,8 @@ class Pump:
             self._catch_up()
             self._answers.feed(chunk, at)
             self.relay.progressed()
+        if self._first_end is not None:  # an answer that ends with its connection is not whole for that
+            self._conclude(self._first_end)
         self._catch_up()
         self._answers.feed(b"", self._active_at)
         for exchange in self._answers.exchanges:
@@ -294,15 +297,15 @@ class Pump:
         if self._first_end is not None:
             raise _Ended
         self._first_end, self._active_at = side, trio.current_time()
+        self._has_ended.set()
         self.relay.progressed()
 
     async def _watch_half_closed(self) -> None:
         """End a connection of which one side has ended, if the other says nothing for ``HALF_CLOSED_S``."""
-        while True:
-            since = self._active_at if self._first_end else trio.current_time()
-            await trio.sleep_until(since + HALF_CLOSED_S)
-            if self._first_end and trio.current_time() >= self._active_at + HALF_CLOSED_S:
-                raise _Ended
+        await self._has_ended.wait()
+        while trio.current_time() < (deadline := self._active_at + HALF_CLOSED_S):
+            await trio.sleep_until(deadline)
+        raise _Ended
 
     async def _refuse(self, status: int, message: str, *, code: str) -> None:
         """Answer in the upstream's place, and end: nothing of the request was sent on."""
