@@ -150,6 +150,16 @@ def test_models_tables_hold_for_a_drive_too(script: str, tmp_path: Path) -> None
     assert ran.returncode == 0 and "1 equal, 1 text" in ran.stdout
 
 
+def test_a_backend_that_is_down_fails_every_turn_for_the_same_reason(tmp_path: Path) -> None:
+    """It is asked each time, so that the verdicts do not depend on how often it was asked before."""
+    words = ("--backend", "chat+http://127.0.0.1:1/v1", "--tool-time", "zero", "--repeat", "4", "--json", "at.json")
+    ran = says("drive", PARALLEL, *words, folder=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    runs = json.loads((tmp_path / "at.json").read_text())["verdicts"]["runs"]
+    failures = [turn["failure"]["message"] for run in runs for turn in run["turns"]]
+    assert len(failures) == 8 and len(set(failures)) == 1 and "nothing listens there" in failures[0]
+
+
 def test_compare_says_by_its_exit_code_what_is_beyond(script: str, tmp_path: Path) -> None:
     """0 within, 1 beyond, 2 for what cannot be compared."""
     drive = ("drive", PARALLEL, "--tool-time", "zero", "--backend")

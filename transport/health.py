@@ -35,10 +35,12 @@ class Health:
     Args:
         name: of the backend, for messages.
         now: seconds on any clock.
+        patience: failures in a row after which it is left alone; infinite for never.
     """
 
     name: str
     now: Callable[[], float] = field(default=trio.current_time, repr=False)
+    patience: float = N_FAILURES
     _n_failures: int = field(default=0, init=False)
     _pause_s: float = field(default=0.0, init=False)
     _paused_until: float = field(default=-math.inf, init=False)
@@ -48,7 +50,7 @@ class Health:
     @property
     def tripped(self) -> bool:
         """The backend is left alone, or is being tried after that."""
-        return self._n_failures >= N_FAILURES
+        return self._n_failures >= self.patience
 
     @contextmanager
     def asking(self) -> Iterator[None]:
@@ -95,7 +97,7 @@ class Health:
     def _failed(self, message: str, *, trial: bool) -> None:
         self._n_failures += 1
         self._last = message
-        if trial or (self._n_failures == N_FAILURES):
+        if trial or self._n_failures == self.patience:
             self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s or FIRST_PAUSE_S)
             self._paused_until = self.now() + self._pause_s
 

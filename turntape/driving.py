@@ -183,6 +183,9 @@ async def _drive(courses: Sequence[Course], target: Target, settings: Settings, 
             else:
                 names = ", ".join(backend.name for backend in plan(target.model, target.tables).backends)
                 async with open_router(target.model, target.tables) as (router, _):
+                    for upstream in router.table.upstreams:
+                        upstream.health.patience = math.inf  # each turn is asked, however many failed before it
+                    await router.warm()  # a connection is no part of the first turn
                     report = await drive_backend(courses, settings, setup(names), router, progress, stop)
         except click.ClickException as exc:
             failure = exc  # kept out of the nursery, which would wrap it in a group

@@ -19,6 +19,9 @@ from .report import LeftOut, Played
 MAX_FACTOR = 1000.0
 """Of tool time; ours."""
 
+SLACK_S = 1e-4
+"""Sessions are placed by wall clocks, in floating point: turns that are nearer to each other than this touch."""
+
 
 @define(eq=False)
 class Turn:
@@ -74,8 +77,9 @@ class Course:
             ReplayError: it cannot be replayed, or holds no turn that ended well.
         """
         course, found, walls = cls(fixture.name), list[tuple[float, float, Take]](), _walls(fixture)
+        first = min(walls.values(), default=0.0)
         for take in takes(fixture):
-            began = walls.get(take.session, 0.0) + take.began
+            began = walls.get(take.session, first) - first + take.began
             if take.failure is not None:
                 course.left_out.append(LeftOut(where=take.where, reason=f"it failed: {take.failure.code}"))
             elif not take.whole:
@@ -87,8 +91,7 @@ class Course:
         if not found:
             raise ReplayError(f"There is nothing to drive: {fixture.name} holds no turn that ended well.")
         found.sort(key=lambda one: one[0])  # stable: the file's order decides between equals
-        origin = found[0][0]
-        endings = _Endings()
+        origin, endings = found[0][0], _Endings()
         for began, ended, take in found:
             course._add(take, round(began - origin, 6), round(ended - origin, 6), endings)
         return course
@@ -98,7 +101,7 @@ class Course:
         thread = before.thread if before is not None else len(self.threads) + 1
         turn = Turn(len(self.turns) + 1, take, thread, began, ended, before, new)
         turn.after = tuple(self._awaited(turn))
-        turn.gap_s = round(began - max((other.ended for other in turn.after), default=0.0), 6)
+        turn.gap_s = max(0.0, round(began - max((other.ended for other in turn.after), default=0.0), 6))
         if before is None:
             self.threads.append([])
         self.threads[thread - 1].append(turn)
@@ -108,13 +111,16 @@ class Course:
     def _awaited(self, turn: Turn) -> Iterator[Turn]:
         """The turn that it continues, or the one that ended last before a thread began; and the last of each thread that
         ran its whole length in between: a sub-agent, whose end was waited for."""
-        over = [other for other in self.turns if other.ended <= turn.began]
-        first = turn.before or max(over, key=lambda other: other.ended, default=None)
+        latest = turn.began + SLACK_S
+        first = turn.before
+        if first is None:
+            over = (other for other in self.turns if other.ended <= latest)
+            first = max(over, key=lambda other: other.ended, default=None)
         if first is None:
             return
         yield first
         for thread in self.threads:
-            if thread[0].began >= first.ended and thread[-1].ended <= turn.began and thread[-1] is not first:
+            if first.ended - SLACK_S <= thread[0].began and thread[-1].ended <= latest and thread[-1] is not first:
                 yield thread[-1]
 
     def played(self) -> Played:
@@ -156,7 +162,7 @@ class _Endings:
         return None, new
 
     def _may_go_on(self, turn: Turn, began: float) -> bool:
-        return turn.ended <= began and turn.number not in self._continued
+        return turn.ended <= began + SLACK_S and turn.number not in self._continued
 
 
 def _walls(fixture: Fixture) -> dict[int, float]:

@@ -310,3 +310,78 @@ async def test_a_report_reads_back() -> None:
     """What is written is what was found."""
     report = await driven(two_steps(), agents(), backend=Model([says(Text("No.\ud800"))]), settings=Settings(repeat=2))
     assert Report.decode(report.encode()) == report
+
+
+# --- what follows what ------------------------------------------------------------------------------------
+
+
+def posts(*inputs: list[Any], say: list[Any]) -> Recording:
+    """Each input as a POST of its own, a second after the one before it."""
+    recording = Recording()
+    for n, (items, said) in enumerate(zip(inputs, say, strict=True)):
+        client = recording.client(seed=f"{n:02d}" * 16, transport="sse")
+        client.now = float(n)
+        client.turn(*items, say=(said,), stream=True)
+    return recording
+
+
+def test_posts_that_continue_one_conversation_are_one_thread() -> None:
+    """Each with its whole history; what is new in each is found."""
+    said = {"type": "message", "role": "assistant", "content": "Hello."}
+    recording = posts([user("Hi.")], [user("Hi."), said, user("Bye.")], say=[(Text("Hello."),), (Text("Bye."),)])
+    course = Course.of(recording.fixture)
+    assert [[turn.number for turn in thread] for thread in course.threads] == [[1, 2]]
+    assert [item.value["content"][0]["text"] for item in course.turns[1].new] == ["Bye."]
+
+
+def test_a_second_continuation_of_one_answer_is_a_thread_of_its_own() -> None:
+    """A fork begins with all that it has, and an answer that nobody continued in these words continues nothing."""
+    said = {"type": "message", "role": "assistant", "content": "Hello."}
+    other = {"type": "message", "role": "assistant", "content": "Hell."}
+    recording = posts(
+        [user("Hi.")],
+        [user("Hi."), said, user("A.")],
+        [user("Hi."), said, user("B.")],
+        [user("Hi."), other, user("C.")],
+        say=[(Text("Hello."),), (Text("1"),), (Text("2"),), (Text("3"),)],
+    )
+    course = Course.of(recording.fixture)
+    assert [[turn.number for turn in thread] for thread in course.threads] == [[1, 2], [3], [4]]
+    assert [len(turn.new) for turn in course.turns] == [1, 1, 3, 3]
+
+
+def test_two_runs_of_one_conversation_are_two_threads() -> None:
+    """A recording that holds an agent twice is driven twice."""
+    said = {"type": "message", "role": "assistant", "content": "Hello."}
+    once = ([user("Hi.")], [user("Hi."), said, user("Bye.")])
+    recording = posts(*once, *once, say=[(Text("Hello."),), (Text("Bye."),)] * 2)
+    assert [[turn.number for turn in thread] for thread in Course.of(recording.fixture).threads] == [[1, 2], [3, 4]]
+
+
+def test_lanes_of_one_socket_are_threads() -> None:
+    """Each lane is a conversation, and they run beside each other."""
+    recording = Recording()
+    client = recording.client()
+    client.turn(user("A."), say=((Text("1"),),), stream_id="a")
+    client.turn(user("B."), say=((Text("2"),),), stream_id="b", follow=False)
+    assert len(Course.of(recording.fixture).threads) == 2
+
+
+async def test_an_interrupted_turn_is_left_out_and_the_next_goes_on(autojump_clock: trio.testing.MockClock) -> None:
+    """What the client sends after an interrupt continues the last answer that was whole."""
+    recording = Recording()
+    client = recording.client()
+    client.turn(user("Hi."), say=((Text("Hello."),),))
+    last = client.last
+    assert client.ask(user("Slow.")) is not None
+    client.feed(ClientGone(1000))
+    again = recording.client(seed="22" * 16)
+    again.now = client.now
+    said = {"type": "message", "role": "assistant", "content": "Hello."}
+    again.turn(user("Hi."), said, user("Slow."), user("Stop."), say=((Text("Stopped."),),))
+    course = Course.of(recording.fixture)
+    assert last is not None and [[turn.number for turn in thread] for thread in course.threads] == [[1, 2]]
+    assert len(course.turns[1].new) == 2 and len(course.left_out) == 1
+    model = Model([says(Text("Hello.")), says(Text("Stopped."))])
+    report = await driven(course, backend=model)
+    assert report.verdicts.counts == {"equal": 2}
