@@ -26,6 +26,8 @@ SHORT: dict[str, type[Text] | type[Arguments] | type[Reasoning]] = {"d": Text, "
 """Short lines: the key, and what its strings are increments of."""
 
 
+JUST_TEXT = frozenset({str})
+
 STEP_KEYS = frozenset({"open", "step", "s", "t", "rules", "in", *SHORT, "out", "h", "raised"})
 """All that a line of a step may have."""
 
@@ -169,12 +171,12 @@ class _Reader:
             row = orjson.loads(line)
         except orjson.JSONDecodeError:
             return False
-        name = next((name for name in SHORT if name in row), "")
+        name = "d" if "d" in row else "a" if "a" in row else "r"
         session, at, texts, sent = row.get("s"), row.get("t"), row.get(name), row.get("h")
         if len(row) != 4 or type(session) is not int or type(at) is not float or type(sent) is not str:
             return False
         sample_id = self._last_sample.get(session)
-        if sample_id is None or type(texts) is not list or not all(type(text) is str for text in texts):
+        if sample_id is None or type(texts) is not list or not {*map(type, texts)} <= JUST_TEXT:
             return False
         kind = SHORT[name]
         event = Sampled(sample_id, tuple(map(kind, texts)))
