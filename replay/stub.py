@@ -18,6 +18,7 @@ from .differences import differences, shown
 from .errors import ReplayError
 from .fixture import Fixture
 from .pacing import Pace
+from .secrets import DEFAULT, Masker
 from .stub_faults import MIDWAY, ON_THE_CONNECTION, Fault, Faults, first_half
 from .stub_library import Library, Recorded, fixtures_of
 from .stub_misses import no_answer, too_early
@@ -73,6 +74,7 @@ class FixtureBackend:
         speed: float | str | Pace = math.inf,
         runs: int | None = 1,
         faults: Iterable[str | Fault] = (),
+        masker: Masker = DEFAULT,
         new_session: NewSession = Session,
     ) -> "FixtureBackend":
         """
@@ -81,6 +83,7 @@ class FixtureBackend:
             speed: how many times faster than recorded, infinite for no waiting at all; or as ``--speed`` writes it.
             runs: how often the whole recording can be played; None for any number of times.
             faults: as ``--fault`` writes them.
+            masker: what was hidden when the fixtures were recorded, known shapes at least.
 
         Raises:
             ReplayError: a fixture cannot be read, its rules cannot be used, it holds nothing to play, or an option is
@@ -89,7 +92,7 @@ class FixtureBackend:
         pace = Pace.of(speed)
         if runs is not None and runs < 1:
             raise ReplayError(f"The number of runs should be 1 or more, but it is {runs}.")
-        library = Library(rules, new_session)
+        library = Library(rules, new_session, masker)
         for fixture in fixtures_of(paths):
             library.add(fixture)
         turns = library.turns

@@ -13,6 +13,7 @@ from .packing import encode
 from .reading import Reader, Reading
 from .reconstruction import not_replayable
 from .rules import Ruleset
+from .secrets import DEFAULT, Masker
 from .takes import NewSession, Take, takes
 
 Key = tuple[str, str, bytes]
@@ -90,6 +91,7 @@ class Library:
 
     Args:
         rules: hold for every fixture, after its own.
+        masker: what it hides in a recording it hides in requests, before they are compared.
 
     Attributes:
         models: those recorded, in the order in which they occur.
@@ -99,6 +101,7 @@ class Library:
 
     rules: Sequence[Any] = ()
     new_session: NewSession = Session
+    masker: Masker = DEFAULT
     shelves: dict[bytes, Shelf] = field(factory=dict)
     fixtures: list[Fixture] = field(factory=list)
     models: dict[str, None] = field(factory=dict)
@@ -121,7 +124,7 @@ class Library:
             self.models.setdefault(take.start.model)
             own = [*take.rules, *self.rules]
             self.rules_used += [rule for rule in own if rule not in self.rules_used]
-            shelf = self.shelves.setdefault(encode(own), Shelf(Reader(Ruleset.of(own))))
+            shelf = self.shelves.setdefault(encode(own), Shelf(Reader(Ruleset.of(own), self.masker)))
             lane = take.session, stream_id(take.start)
             recorded = Recorded(take, self._n_takes, numbers[id(take)], shelf.read(take.start), before.get(lane))
             self._n_takes += 1

@@ -200,3 +200,19 @@ def test_a_secret_that_cannot_be_one_is_refused(
     refused = run("scan", leaky(tmp_path), *words, folder=tmp_path, **env)
     assert refused.returncode == 2 and message in refused.stderr
     assert "abcde" not in refused.stderr and "xyz" not in refused.stderr
+
+
+def test_a_stub_answers_whoever_has_the_real_key(tmp_path: Path, script: Path) -> None:
+    """A masked recording is compared with requests that are masked alike, also by what was named."""
+    out, env = tmp_path / "out.jsonl", {"MY_PASSWORD": OWN}
+    body = {"model": "echo", "input": f"my key is {KEY} and the password {OWN}", "tools": [TOOL]}
+    named = ("--secret-env", "MY_PASSWORD")
+    options = ("record", "--out", out, "--backend", f"scripted:{script}", *named)
+    with turntape(*options, folder=tmp_path / "recorder", env=env) as server:
+        with connect(server.url.replace("http", "ws", 1) + "/responses") as socket:
+            asked(socket, body)
+        server.stop()
+    with turntape("stub", out, "--strict", *named, folder=tmp_path / "stub", env=env) as server:
+        with connect(server.url.replace("http", "ws", 1) + "/responses") as socket:
+            asked(socket, body)
+        assert server.stop() == 0

@@ -175,6 +175,7 @@ def record(
 @click.argument("fixtures", metavar="FIXTURE... [-- AGENT...]", nargs=-1, required=True, type=EXISTING_FILE)
 @option("--strict/--no-strict", default=False, help="Exit with 1 if recorded takes were left unused.")
 @stub_options
+@secret_values
 @listen_options
 @backend_options
 @json_option

@@ -10,7 +10,7 @@ from typing import Any
 import click
 import orjson
 import trio
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 from click.core import ParameterSource
 
 from turntape.core.session import Session
@@ -22,8 +22,9 @@ from turntape.transport.memory_store import MemoryStore
 
 from . import agents
 from .commands import announce, open_router, start
-from .options import Listen, Model, tables_of, take
+from .options import Listen, Model, Secrets, tables_of, take
 from .recording import SILENCE_S, NewRecording
+from .secrecy import Secrecy
 from .serving import Address, Served, run
 from .specs import BackendSpec, SpecError
 from .tables import Tables
@@ -48,6 +49,7 @@ class Played:
         speed: as ``Pace.of`` reads it.
         runs: how often; None for any number of times.
         faults: as ``Fault.parse`` reads them.
+        secrecy: what is hidden in requests, as it was when they were recorded.
     """
 
     fixtures: tuple[Path, ...]
@@ -57,6 +59,7 @@ class Played:
     speed: str = "instant"
     runs: int | None = 1
     faults: tuple[str, ...] = ()
+    secrecy: Secrecy = field(factory=Secrecy)
 
     def load(self) -> FixtureBackend:
         """
@@ -67,7 +70,14 @@ class Played:
             rules = load_rules(self.rules) if self.rules else []
             policies = (("ignore", self.ignore), ("warn", self.warn))
             rules += [{"rule": rule, "fields": [*fields]} for rule, fields in policies if fields]
-            return FixtureBackend.load(self.fixtures, rules=rules, speed=self.speed, runs=self.runs, faults=self.faults)
+            return FixtureBackend.load(
+                self.fixtures,
+                rules=rules,
+                speed=self.speed,
+                runs=self.runs,
+                faults=self.faults,
+                masker=self.secrecy.masker(),
+            )
         except ReplayError as exc:
             raise click.UsageError(str(exc)) from exc
 
@@ -82,6 +92,7 @@ def played(values: Mapping[str, Any]) -> Played:
         speed=values["speed"],
         runs=values["runs"] or None,
         faults=values["fault"],
+        secrecy=Secrecy.of(take(Secrets, dict(values))),
     )
 
 
@@ -133,7 +144,7 @@ def stub(
     backend.on_note = lambda note: click.echo(note, err=True)
     for lost in backend.not_replayable:
         click.echo(f"not replayable: {lost}", err=True)
-    with NewRecording(elsewhere.out, option="--out") if elsewhere else nullcontext() as recording:
+    with NewRecording(elsewhere.out, "--out", played.secrecy) if elsewhere else nullcontext() as recording:
         code = start(
             _stub, listen, backend, played, recording=recording, elsewhere=elsewhere, agent=agent, as_json=as_json
         )
