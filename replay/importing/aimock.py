@@ -29,8 +29,10 @@ from .json_values import json_values
 
 NOTES = (
     "Imported from aimock fixtures, which are matched by a part of the last user message.",
-    "A stub compares more, the whole conversation, but rules let pass what aimock does not look at: the rest of a message,",
-    "tool outputs, settings, and the model where none is named. Take them out to make the check strict.",
+    (
+        "A stub compares more, the whole conversation, but rules let pass what aimock does not look at: the rest of a "
+        "message, tool outputs, settings, and the model where none is named. Take them out to make the check strict."
+    ),
     "Nothing in them says when anything was said: times begin at 0.",
 )
 
