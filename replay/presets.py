@@ -19,6 +19,8 @@ CODEX: tuple[dict[str, Any], ...] = (
     {"rule": "learn", "pattern": r"`r\d+` = `(?P<value>[^`\n]+?)/skills/\.system`", "with": "<codex-home>"},
     {"rule": "learn", "pattern": r"\(file: (?P<value>[^)\n]+?)/skills/\.system/", "with": "<codex-home>"},
     {"rule": "learn", "pattern": r"`r\d+` = `(?P<value>/[^`\n]+)`", "with": "<skills>"},
+    {"rule": "learn", "pattern": r'"agent_id\\*":\\*"(?P<value>[0-9a-f-]{36})', "with": "<agent>"},
+    {"rule": "replace", "items": _OUTPUTS, "pattern": r'"nickname(\\*)":\1"[^"\\]*', "with": r'"nickname\1":\1"…'},
     {"rule": "replace", "pattern": r"<current_date>[^<]*</current_date>", "with": "<current_date/>"},
     {"rule": "replace", "pattern": r"<timezone>[^<]*</timezone>", "with": "<timezone/>"},
     {"rule": "replace", "items": _OUTPUTS, "pattern": r"(?m)^Chunk ID: \w+$", "with": "Chunk ID: …"},
