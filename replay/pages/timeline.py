@@ -89,7 +89,10 @@ class _View:
         return shown
 
     def _turn(self, take: Take, track: int) -> dict[str, Any]:
-        fold, items, n_shown = Fold(), take.start.context.items_after(None), 0
+        context = take.start.context
+        known = next((link for link in context.links() if link.fold.key in self._seen), None)
+        fold, n_before = (known.fold, known.n_items) if known else (Fold(), 0)
+        items, n_shown = context.items_after(known), 0
         for n, item in enumerate(items, 1):
             fold = fold.add(item)
             if fold.key in self._seen:
@@ -114,7 +117,7 @@ class _View:
             "failure": f"{failure.status} {failure.code}: {failure.message}" if failure else None,
             "usage": asdict(usage) if usage else None,
             "lost": [each.problem for each in self.lost if each.session == take.session and each.line == take.line],
-            "before": n_shown,
+            "before": n_before + n_shown,
             "prompt": [self._packed(item) for item in items[n_shown:]],
             "said": [self._packed(item) for item in said],
             "frames": self._frames_of(take, self.tracks[track].lane),
