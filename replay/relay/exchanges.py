@@ -49,7 +49,7 @@ class Exchange:
     _n_asked: int = 0
     _unreadable: set[Side] = field(factory=set)
     _frames: dict[Side, FrameReader] = field(factory=dict)
-    _closed: tuple[Side, int | None, str, float] | None = None
+    _ending: tuple[Side, int | None, str] | None = None  # who went first, and the close frame that said so
     _decoding: Decoding | None = None
     _splitter: EventSplitter | None = None
     _said: list[bytes] = field(factory=list)
@@ -129,11 +129,12 @@ class Exchange:
         elif said := b"".join(self._said):
             self.tap.up(_text(said), at=at)
         self._said = []
-        if self._closed:
-            by, code, reason, at = self._closed
-            self.tap.gone(by, at=at, code=code, reason=reason)
-        else:
-            self.tap.gone(by, at=at)
+        by, code, reason = self._ending or (by, None, "")
+        self.tap.gone(by, at=at, code=code, reason=reason)
+
+    def leave(self, side: Side) -> None:
+        """``side`` has ended its connection: what the other still says of the end is not the reason for it."""
+        self._ending = self._ending or (side, None, "")
 
     # --- both, once they speak WebSocket ----------------------------------------------------------
 
@@ -150,9 +151,7 @@ class Exchange:
                 case TooLarge(max_bytes=n):
                     self.note(side, f"sent a message of more than {n:,} bytes", at, for_good=False)
                 case Close(code=code, reason=reason):
-                    self._closed = self._closed or (side, code, reason, at)
-        if self._closed:  # nothing is older than what came after it
-            self._closed = (*self._closed[:3], at)
+                    self._ending = self._ending or (side, code, reason)
         self.tap.read()
 
     def note(self, side: Side, reason: str, at: float, *, for_good: bool = True) -> None:

@@ -298,6 +298,9 @@ class Pump:
             raise _Ended
         self._first_end, self._active_at = side, trio.current_time()
         self._has_ended.set()
+        for exchange in self._answers.exchanges:
+            if exchange.switched:
+                exchange.leave(side)
         self.relay.progressed()
 
     async def _watch_half_closed(self) -> None:
