@@ -28,6 +28,7 @@ from turntape.replay.pages.drive import drive_page
 from turntape.transport.http_connections import HttpError
 
 from . import __version__
+from .agents import BACKEND_KEY_VARIABLE
 from .commands import need_parent, open_router
 from .keys import read_keys
 from .options import EnvironmentFailed, Model
@@ -210,7 +211,7 @@ async def _stop_on_signal(
 
 
 def _server(target: Target) -> Server:
-    key = os.environ.get("TURNTAPE_BACKEND_KEY") or None
+    key = os.environ.get(BACKEND_KEY_VARIABLE) or None
     if target.model.backend_key_file:
         key = read_keys(target.model.backend_key_file, option="--backend-key-file")[0]
     try:
