@@ -1,5 +1,6 @@
 """A recording as a text to review: equal for two runs that differ only in what may differ, and whole otherwise."""
 
+import re
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any
@@ -20,6 +21,9 @@ from .takes import NewSession, Take, openings, takes
 from .tracks import Track, tracks
 
 TAB = "\t"
+
+ESCAPED_NEWLINE = re.compile(r"(?<!\\)(?:\\\\)*\\n")
+"""A newline as JSON writes it, and not a backslash before an n."""
 
 MEDIA_BYTES = 256
 """Parts of a content that are no text are shown as JSON up to this size; a larger one, such as an image, by its hash."""
@@ -198,7 +202,8 @@ def _part(part: Any) -> str:
 
 
 def _indented(value: Any) -> str:
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+    """``value`` as JSON whose strings go on in the next line where they say so, so that a changed line is one line."""
+    return ESCAPED_NEWLINE.sub("\\g<0>\n", orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
 
 
 def _block(label: str, text: str) -> Iterator[str]:

@@ -153,6 +153,17 @@ def test_no_text_is_cut_and_an_image_is_named_by_its_hash() -> None:
     assert of("", "A") != of("", "B")
 
 
+def test_long_strings_of_a_tool_are_lines() -> None:
+    """A changed line of a description or of a script in a call is one changed line; a backslash before an n is none."""
+    recording = Recording()
+    tool = {"type": "function", "name": "sh", "description": "Runs.\n\nBut not C:\\new."}
+    call = Arguments('{"script":"cd /src\\nmake"}')
+    recording.client().turn(user("Hi"), say=((ToolCall("c", "sh"), call),), tools=[tool])
+    text = golden(recording.fixture)
+    assert '    |   "description": "Runs.\\n\n    | \\n\n    | But not C:\\\\new.",\n' in text
+    assert '    |   "script": "cd /src\\n\n    | make"\n' in text
+
+
 def test_posts_of_one_conversation_are_one_chapter() -> None:
     """Each POST is a session; those that continue one another stand together, others apart, whatever runs between them."""
 
