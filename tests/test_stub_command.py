@@ -171,6 +171,8 @@ def test_rules_for_one_run(recorded: Path, tmp_path: Path) -> None:
         (["--out", "o"], "--out goes with --on-miss record"),
         (["--upstream", "http://127.0.0.1:9/v1"], "--upstream goes with --on-miss record"),
         (["--backend", "scripted"], "--backend goes with --on-miss record"),
+        (["--model", "m"], "--model goes with --on-miss record"),
+        (["--backend-key-file", "rules.toml"], "--backend-key-file goes with --on-miss record"),
         (["--on-miss", "record"], "needs --out FILE"),
         (["--on-miss", "record", "--out", "o"], "needs --upstream URL, or --backend"),
         (["--on-miss", "record", "--out", "o", "--upstream", "nowhere"], "--upstream: "),
@@ -220,6 +222,16 @@ def test_a_miss_can_be_asked_elsewhere_and_recorded(recorded: Path, tmp_path: Pa
     assert run("verify", tmp_path / "new.jsonl", folder=tmp_path).code == 0
     repeated = stub(recorded, tmp_path, *own, "--backend", script, *asked)
     assert repeated.code == 2 and "is there already" in repeated.errors
+
+
+def test_a_run_with_a_fault_is_recorded_as_it_was(recorded: Path, tmp_path: Path) -> None:
+    """The new file verifies, and stubs the run: the answer that was lost is not what the retry gets."""
+    own = ("--on-miss", "record", "--out", tmp_path / "new.jsonl", "--backend", "scripted", "--fault", "1:drop")
+    ended = stub(recorded, tmp_path, *own, *agent("hello", "hello", "eh", stream=False))
+    assert (ended.code, ended.output) == (0, "lost\nGood morning.\nWhat?\n"), ended.errors
+    assert run("verify", tmp_path / "new.jsonl", folder=tmp_path).code == 0
+    again = stub(tmp_path / "new.jsonl", tmp_path, "--strict", *agent("hello", "eh", stream=False))
+    assert (again.code, again.output) == (0, "Good morning.\nWhat?\n"), again.errors
 
 
 def test_an_upstream_that_fails_is_a_miss(recorded: Path, tmp_path: Path) -> None:

@@ -107,9 +107,11 @@ def elsewhere(context: click.Context, values: Mapping[str, Any]) -> Elsewhere | 
         return context.get_parameter_source(name) is not ParameterSource.DEFAULT
 
     if values["on_miss"] != "record":
-        for name in ("out", "upstream", "backend"):
+        for name in ("out", "upstream", "backend", "model", "backend_key_file"):
             if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-                raise click.UsageError(f"--{name} goes with --on-miss record: without it nothing else is asked")
+                raise click.UsageError(
+                    f"--{name.replace('_', '-')} goes with --on-miss record: without it nothing else is asked"
+                )
         return None
     out, upstream, model, tables = values["out"], values["upstream"], take(Model, dict(values)), tables_of(context)
     if out is None:
