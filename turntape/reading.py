@@ -56,6 +56,8 @@ def verify(paths: Sequence[Path], *, as_json: bool) -> int:
 
 def show(paths: Sequence[Path], *, as_golden: bool, html: Path | None) -> int:
     """Print the transcript of each recording, or its golden text; or write a page of one or two of them to ``html``."""
+    if as_golden and html is not None:
+        raise click.UsageError("--golden prints a text and --html makes a page; name one of them")
     fixtures = [load(path) for path in paths]
     try:
         if html is None:

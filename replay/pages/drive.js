@@ -57,7 +57,7 @@ function header() {
             setup.model ? `model ${setup.model}` : "",
             `tool time ${setup.tool_time}`,
             `${setup.parallel} at once`,
-            `${new Date(timings.began * 1000).toISOString().slice(0, 16).replace("T", " ")} UTC`,
+            moment(timings.began),
             `Turntape ${setup.turntape}`,
           ]
             .filter(Boolean)

@@ -33,6 +33,12 @@ function several(number, noun) {
   return `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
 }
 
+/** "2026-11-29 08:00 UTC"; "" for a time beyond the calendar. */
+function moment(unix) {
+  const date = new Date(unix * 1000);
+  return Number.isNaN(date.getTime()) ? "" : `${date.toISOString().slice(0, 16).replace("T", " ")} UTC`;
+}
+
 function size(bytes) {
   return bytes < 1000
     ? `${bytes} bytes`

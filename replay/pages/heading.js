@@ -16,10 +16,6 @@ function header() {
       ),
     ];
     const first = Math.min(...Object.values(fixture.sessions).map((session) => session.wall));
-    const when =
-      Number.isFinite(first) && Math.abs(first) < 8e12
-        ? `${new Date(first * 1000).toISOString().slice(0, 16).replace("T", " ")} UTC`
-        : "";
     return element(
       "p",
       {},
@@ -28,7 +24,7 @@ function header() {
         several(fixture.turns.length, "turn"),
         several(n_calls, "tool call"),
         size(n_bytes),
-        when,
+        moment(first),
         ...agents.slice(0, 4),
         fixture.whole ? "" : "cut off",
       ]

@@ -167,6 +167,8 @@ def test_show_writes_a_page_and_never_over_a_recording(tmp_path: Path) -> None:
         assert ended.returncode == 2 and "recording" in ended.stderr
     ended = show(tmp_path, "--html", "x.html", "a.jsonl", "b.jsonl", "c.jsonl")
     assert ended.returncode == 2 and "but there are 3" in ended.stderr
+    ended = show(tmp_path, "--golden", "--html", "x.html", "a.jsonl")
+    assert ended.returncode == 2 and "name one of them" in ended.stderr
     ended = show(tmp_path, "--html", "nowhere/x.html", "a.jsonl")
     assert ended.returncode == 3 and "cannot be written" in ended.stderr
     assert (tmp_path / "a.jsonl").read_bytes() == (ROOT / "docs" / "example.jsonl").read_bytes()

@@ -322,6 +322,18 @@ def test_a_recording_without_turns_is_a_page_too(browser: Browser, page_of: Page
         expect(page.locator(".turns")).to_have_text("No turn was recorded.")
 
 
+def test_a_time_beyond_the_calendar_does_no_harm(browser: Browser, page_of: PageOf) -> None:
+    """An edited recording opens, with its sessions one after the other."""
+    recording = Recording()
+    for seed in ("00", "11"):
+        turn(recording.client(seed=seed * 16), user("Hi"), Text("ok"))
+    edited = recording.content.replace(b'"wall":1800000000.0', b'"wall":9e12', 1)
+    with opened(browser, page_of(Fixture.parse(edited))) as page:
+        expect(page.locator(".bar")).to_have_count(2)
+        first, second = (page.locator(".bar").nth(n).bounding_box() for n in range(2))
+        assert first and second and first["x"] + first["width"] < second["x"]
+
+
 def test_marked_words_are_all_that_differs(browser: Browser, path: Path) -> None:
     """Without the marked ranges any two texts are equal, and equal texts have none."""
     source = "\n".join(
