@@ -232,6 +232,20 @@ def test_it(turntape_stub):
     assert "hunter2" not in (tests.path / "fixtures" / "it.jsonl").read_text()
 
 
+def test_a_secret_that_the_configuration_names_is_hidden_when_recorded_and_when_compared(
+    tests: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in no recording, and another value of the same variable is answered as the first was."""
+    tests.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\nturntape_secret_env = MY_TOKEN\n")
+    monkeypatch.setenv("MY_TOKEN", "correct-horse")
+    run(tests, *upstream(tests), asks="correct-horse").assert_outcomes(passed=1)
+    assert "horse" not in (tests.path / "fixtures" / "it.jsonl").read_text()
+    run(tests, asks="correct-horse").assert_outcomes(passed=1)
+    monkeypatch.setenv("MY_TOKEN", "battery-staple")
+    run(tests, asks="battery-staple").assert_outcomes(passed=1)
+    run(tests, asks="correct-horse").assert_outcomes(failed=1)
+
+
 def test_what_cannot_be_recorded_says_why(tests: pytest.Pytester) -> None:
     """No upstream, one that is none, one that is not there, and one file for two names."""
     for mode in ("once", "new", "all"):

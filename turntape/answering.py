@@ -22,8 +22,9 @@ from turntape.transport.server import ServerSettings
 
 from . import agents, config
 from .commands import open_router
-from .options import Model
+from .options import Model, Secrets
 from .recording import NewRecording
+from .secrecy import Secrecy
 from .specs import AT_URL, BackendSpec, SpecError
 from .tables import Tables
 
@@ -42,6 +43,7 @@ class Setup:
         out: the recording of the whole run, a new file; given with an upstream.
         replaces: the recording whose place the new one will take: it keeps the rules of that.
         tables: a turntape.toml that may name the upstream.
+        secret_env: variables whose values are hidden in what is recorded, and in requests before they are compared.
     """
 
     fixtures: tuple[Path, ...] = ()
@@ -50,6 +52,7 @@ class Setup:
     out: Path | None = None
     replaces: Path | None = None
     tables: Path | None = None
+    secret_env: tuple[str, ...] = ()
 
 
 @frozen
@@ -77,7 +80,8 @@ class State:
         played: how many of them were, to their end.
         misses: requests that no turn answered.
         unused: turns that were not played, and faults that did not happen.
-        warnings: how requests differed from what they were answered with, where a rule says "warn".
+        warnings: how requests differed from what they were answered with, where a rule says "warn"; and what of a
+            relay's recording cannot be played.
         recorded: how many turns were answered by the upstream.
     """
 
@@ -116,13 +120,16 @@ async def open_answering(setup: Setup) -> AsyncIterator[Answering]:
         ReplayError: a fixture cannot be played.
         SpecError, click.ClickException: the upstream cannot be used, or the recording not be written.
     """
-    played = FixtureBackend.load(setup.fixtures, **setup.options) if setup.fixtures else None
+    secrecy = Secrecy.of(Secrets(secret_env=setup.secret_env))
+    played = None
+    if setup.fixtures:
+        played = FixtureBackend.load(setup.fixtures, masker=secrecy.masker(), **setup.options)
     if setup.out is None:
         assert played is not None
         yield _served(played, played.new_session, partial(_state, played))
         return
     header = {"rules": rules} if (rules := _rules_of(setup.replaces)) else {}
-    with NewRecording(setup.out, option="turntape_stub", header=header) as recording:
+    with NewRecording(setup.out, "turntape_stub", secrecy, header) as recording:
         if played is None and _is_url(setup.upstream):
             yield _relayed(setup.upstream, recording)
         else:
@@ -206,6 +213,6 @@ def _state(backend: FixtureBackend | None, recording: NewRecording | None = None
         played=backend.n_played,
         misses=tuple(backend.misses),
         unused=tuple(backend.unused()),
-        warnings=tuple(backend.warnings.values()),
+        warnings=(*backend.warnings.values(), *(f"not replayable: {lost}" for lost in backend.not_replayable)),
         recorded=len(backend.asked_elsewhere),
     )

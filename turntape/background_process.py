@@ -97,7 +97,7 @@ def main() -> None:
         sys.stdout.buffer.write(orjson.dumps(answer) + b"\n")
         sys.stdout.buffer.flush()
 
-    setup["fixtures"] = tuple(map(Path, setup["fixtures"]))
+    setup |= {"fixtures": tuple(map(Path, setup["fixtures"])), "secret_env": tuple(setup["secret_env"])}
     for name in ("out", "replaces", "tables"):
         setup[name] = Path(setup[name]) if setup[name] else None
     server = BackgroundThread(Setup(**setup))

@@ -22,19 +22,21 @@ class SetupWrong(Exception):
 
 @frozen
 class Recording:
-    """What a run does with what is not recorded.
+    """What a run does with what is not recorded, and what it hides.
 
     Attributes:
         mode: ``none``, ``once``, ``new`` or ``all``.
         reason: where the mode comes from, for messages.
         upstream: a backend as ``--backend`` takes it; "" for none.
         tables: a turntape.toml that may name it.
+        secret_env: variables whose values are secrets.
     """
 
     mode: str
     reason: str
     upstream: str = ""
     tables: Path | None = None
+    secret_env: tuple[str, ...] = ()
 
 
 @frozen
@@ -85,7 +87,7 @@ def plan(
     if recording.mode == "new":
         target = paths[0].with_name(paths[0].stem + ".new" + SUFFIX)
         return Planned(shown, evolve(_writing(target, recording), fixtures=paths, options=dict(options)), target)
-    return Planned(shown, Setup(paths, dict(options)))
+    return Planned(shown, Setup(paths, dict(options), secret_env=recording.secret_env))
 
 
 def policies(**fields: Sequence[str]) -> list[dict[str, Any]]:
@@ -141,7 +143,7 @@ def _writing(target: Path, recording: Recording) -> Setup:
     except OSError as exc:
         raise SetupWrong(f"The folder {target.parent} for the recording cannot be made: {exc.strerror}.") from exc
     out = target.with_name(f"{target.stem}.{secrets.token_hex(4)}.partial")
-    return Setup(upstream=recording.upstream, out=out, tables=recording.tables)
+    return Setup(upstream=recording.upstream, out=out, tables=recording.tables, secret_env=recording.secret_env)
 
 
 def _not_there(missing: Sequence[str | Path], folders: Sequence[Path], recording: Recording) -> str:

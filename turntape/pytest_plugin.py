@@ -21,7 +21,7 @@ _PASSED = pytest.StashKey[bool]()
 
 
 class TurntapeWarning(pytest.PytestWarning):
-    """A request was answered although it differs, as a rule allows and says."""
+    """A request was answered although it differs, as a rule allows and says; or a recording holds what cannot be played."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,6 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addini("turntape_record", "default of --turntape-record outside CI")
     parser.addini("turntape_upstream", "default of --turntape-upstream")
+    parser.addini("turntape_secret_env", "environment variables whose values are secrets", type="args")
     parser.addini(
         "turntape_fixtures",
         "folders with fixtures, from the root directory; default: fixtures/ beside the test, then in the root directory",
@@ -171,7 +172,8 @@ def _recording(config: pytest.Config) -> "Recording":
         mode, reason = "once", "the default"
     upstream = config.getoption("turntape_upstream") or config.getini("turntape_upstream")
     tables = config.rootpath / "turntape.toml"
-    return Recording(mode, reason, upstream, tables if tables.is_file() else None)
+    secret_env = tuple(config.getini("turntape_secret_env"))
+    return Recording(mode, reason, upstream, tables if tables.is_file() else None, secret_env)
 
 
 def _folders(item: pytest.Item) -> list[Path]:
