@@ -2,12 +2,13 @@
 
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import orjson
 from attrs import define, field
 
+from ..packing import BLOB_BYTES, LISTS, digest
 from ..secrets import Masker, StreamMasker
 
 DELTA, DONE = ".delta", ".done"
@@ -23,8 +24,57 @@ OPEN_STREAMS = 1024
 VARIES = ("delta", "sequence_number", "obfuscation")
 """Fields in which one delta differs from the next of the same text."""
 
+KNOWN_VALUES = 1 << 16
+"""How many values are known to hold no secret at most; ours."""
+
 Stream = tuple[Any, ...]
 """What a delta is a part of: kind, item and place, and the lane last."""
+
+
+@define(eq=False)
+class Screen:
+    """A masker that looks once at a large value: tools, instructions and histories come again with each request.
+
+    Args:
+        masker: what it finds in the parts of a message is what it would find in the whole: no secret spans two fields.
+    """
+
+    masker: Masker
+    _clean: set[str] = field(init=False, factory=set)  # names of values that hold no secret
+
+    def text(self, text: str, value: Mapping[str, Any]) -> str:
+        """``text`` masked, the same object if there is nothing to mask.
+
+        Args:
+            value: the JSON object that ``text`` is; empty if it is none.
+        """
+        if len(text) >= BLOB_BYTES and value and all(map(self._is_clean, _pieces(value))):
+            return text
+        return self.masker.text(text)
+
+    def _is_clean(self, piece: dict[str, Any]) -> bool:
+        encoded = compact(piece)
+        if len(encoded) < BLOB_BYTES:
+            return self.masker.text(encoded) is encoded
+        name = digest(encoded.encode())
+        if name in self._clean:
+            return True
+        if self.masker.text(encoded) is not encoded:
+            return False
+        if len(self._clean) >= KNOWN_VALUES:
+            self._clean.clear()
+        self._clean.add(name)
+        return True
+
+
+def _pieces(value: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for name, inner in value.items():
+        if name in LISTS and isinstance(inner, list):
+            yield from ({name: element} for element in inner)
+        elif name == "response" and isinstance(inner, dict):
+            yield from _pieces(inner)
+        else:
+            yield {name: inner}
 
 
 @define(eq=False)
@@ -81,22 +131,32 @@ class MaskedMessages:
         write: gets each, in the order in which they came.
     """
 
-    masker: Masker
+    screen: Screen
     write: Callable[[Outgoing], None]
     _streams: dict[Stream, StreamMasker] = field(init=False, factory=dict)
     _held: list[Outgoing] = field(init=False, factory=list)
     _n_held: int = field(init=False, default=0)  # characters
     _clean: dict[str, Any] | None = field(init=False, default=None)  # a delta that holds no secret but perhaps in it
 
-    def whole(self, key: str, content: str | bytes, at: float, *, is_delta: bool = False) -> None:
-        """A message that says all that it says at once."""
+    @property
+    def masker(self) -> Masker:
+        return self.screen.masker
+
+    def whole(
+        self, key: str, content: str | bytes, value: dict[str, Any], at: float, *, is_delta: bool = False
+    ) -> None:
+        """A message that says all that it says at once.
+
+        Args:
+            value: the JSON object that it is; {} if it is none.
+        """
         if isinstance(content, bytes):
             text = base64.b64encode(_masked_bytes(content, self.masker)).decode()
             self._put(Outgoing(key, at, text, form="bytes"))
             return
-        text = self.masker.text(content)
-        if text is not content and '"logprobs"' in text and (value := loads(text)):
-            text = compact(_without_logprobs(value))
+        text = self.screen.text(content, value)
+        if text is not content and '"logprobs"' in text and (masked := loads(text)):
+            text = compact(_without_logprobs(masked))
         self._put(Outgoing(key, at, text, is_delta=is_delta))
 
     def delta(self, content: str, value: dict[str, Any], at: float) -> None:

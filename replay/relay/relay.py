@@ -14,6 +14,7 @@ from ..recorder import Tape
 from ..secrets import Masker
 from .exchanges import Exchange
 from .heads import HeadError, RequestHead
+from .masking import Screen
 from .tap import TapSession
 from .upstream import Upstream
 
@@ -56,7 +57,7 @@ class Relay:
     on_unreachable: Callable[[str], None] = logger.warning
     n_others: Counter[str] = field(factory=Counter)
     masker: Masker = field(init=False)
-    _maskers: dict[str, Masker] = field(factory=dict, repr=False)
+    _screens: dict[str, Screen] = field(factory=dict, repr=False)
     _progress: trio.Event = field(factory=trio.Event)
 
     def __attrs_post_init__(self) -> None:
@@ -91,7 +92,7 @@ class Relay:
             known = route in self.n_others or len(self.n_others) < NAMED_ROUTES
             self.n_others[route if known else "others"] += 1
             return Exchange(request, None)
-        tap = TapSession(self.tape, self._masker_for(request))
+        tap = TapSession(self.tape, self._screen_for(request))
         tap.begin(
             at=at,
             transport="websocket" if request.wants_websocket else "http",
@@ -111,14 +112,13 @@ class Relay:
     async def progress(self) -> None:
         await self._progress.wait()
 
-    def _masker_for(self, request: RequestHead) -> Masker:
+    def _screen_for(self, request: RequestHead) -> Screen:
         """Knows the client's own key, so that it is masked in what a tool reads aloud too."""
         authorization = request.headers.get("authorization", "")
         key = authorization.partition(" ")[2].strip() or request.headers.get("api-key", "").strip()
-        if len(key) < SHORTEST_KEY:
-            return self.masker
-        if key not in self._maskers:
-            if len(self._maskers) >= KNOWN_KEYS:
-                self._maskers.clear()
-            self._maskers[key] = Masker.of((*self.secrets, key), self.names)
-        return self._maskers[key]
+        key = key if len(key) >= SHORTEST_KEY else ""
+        if key not in self._screens:
+            if len(self._screens) >= KNOWN_KEYS:
+                self._screens.clear()
+            self._screens[key] = Screen(Masker.of((*self.secrets, key), self.names) if key else self.masker)
+        return self._screens[key]

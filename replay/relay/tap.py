@@ -14,7 +14,7 @@ from ..packing import BLOB_BYTES
 from ..presets import preset_for
 from ..recorder import Tape
 from ..secrets import Masker, allowed_headers
-from .masking import DELTA, ENDS, MaskedMessages, Outgoing, loads, repeats
+from .masking import DELTA, ENDS, MaskedMessages, Outgoing, Screen, loads, repeats
 
 Side = Literal["client", "upstream"]
 
@@ -45,14 +45,14 @@ class TapSession:
     Nothing of it waits: each call is over when it returns. Call ``read`` when all of one read has been told.
 
     Args:
-        masker: of the session: it knows the client's own key too.
+        screen: of the session: it knows the client's own key too.
 
     Attributes:
         n_open: requests that wait for the end of their answer.
     """
 
     tape: Tape
-    masker: Masker
+    screen: Screen
     n_open: int = field(init=False, default=0)
     _number: int = field(init=False, default=0)
     _started: float = field(init=False, default=0.0)
@@ -63,7 +63,11 @@ class TapSession:
     _over: bool = field(init=False, default=False)
 
     def __attrs_post_init__(self) -> None:
-        self._messages = MaskedMessages(self.masker, self._write)
+        self._messages = MaskedMessages(self.screen, self._write)
+
+    @property
+    def masker(self) -> Masker:
+        return self.screen.masker
 
     def begin(
         self, *, at: float, transport: str, method: str, path: str, upstream: str, headers: Mapping[str, str]
@@ -106,7 +110,7 @@ class TapSession:
         if value.get("type", CREATE) == CREATE:
             self.n_open += 1
             self._n_warmups += value.get("generate") is False
-        self._messages.whole("client", content, at)
+        self._messages.whole("client", content, value, at)
 
     def up(self, content: str | bytes, *, at: float) -> None:
         """A whole message of the upstream: a WebSocket message, the data of an event, or a body."""
@@ -119,7 +123,7 @@ class TapSession:
             return
         if isinstance(type_, str):
             self._messages.end(type_, value)
-        self._messages.whole("up", content, at, is_delta=is_delta)
+        self._messages.whole("up", content, value, at, is_delta=is_delta)
         if type_ == "response.output_item.done":
             self.tape.n_calls += _is_call(value.get("item"))
         if type_ in ENDS or value.get("object") == "response":
