@@ -1,4 +1,4 @@
-"""Files of other tools, in our own words: a Codex rollout by its parts, and what is made of any of them."""
+"""Files of other tools, in our own words: Codex rollouts, logs of events, fixtures of aimock; and what is made of them."""
 
 import json
 from collections.abc import Iterable
@@ -79,3 +79,84 @@ class Rollout:
 
     def event(self, kind: str) -> "Rollout":
         return self.line("event_msg", {"type": kind})
+
+
+# --- logs of Responses events ------------------------------------------------------------
+
+USAGE = {
+    "input_tokens": 20,
+    "input_tokens_details": {"cached_tokens": 5},
+    "output_tokens": 7,
+    "output_tokens_details": {"reasoning_tokens": 0},
+    "total_tokens": 27,
+}
+
+
+def response(response_id: str, status: str, **more: Any) -> Json:
+    return {
+        "id": response_id,
+        "object": "response",
+        "created_at": 1_800_000_000,
+        "status": status,
+        "model": "m",
+        **more,
+    }
+
+
+def said(response_id: str, *deltas: str) -> list[Json]:
+    """The events of an answer of text."""
+    text = "".join(deltas)
+    part = {"type": "output_text", "text": text, "annotations": []}
+    item = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
+    place = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+    return [
+        {"type": "response.created", "response": response(response_id, "in_progress", output=[])},
+        {"type": "response.output_item.added", "output_index": 0, "item": item | {"content": []}},
+        *({"type": "response.output_text.delta", **place, "delta": delta} for delta in deltas),
+        {"type": "response.output_text.done", **place, "text": text},
+        {"type": "response.output_item.done", "output_index": 0, "item": item},
+        {"type": "response.completed", "response": response(response_id, "completed", output=[item], usage=USAGE)},
+    ]
+
+
+def called(response_id: str, call_id: str, arguments: str) -> list[Json]:
+    """The events of an answer that is a call."""
+    item = {"id": "fc_1", "type": "function_call", "call_id": call_id, "name": "sh", "arguments": arguments}
+    return [
+        {"type": "response.created", "response": response(response_id, "in_progress", output=[])},
+        {"type": "response.output_item.added", "output_index": 0, "item": item | {"arguments": ""}},
+        {"type": "response.function_call_arguments.delta", "item_id": "fc_1", "output_index": 0, "delta": arguments},
+        {"type": "response.output_item.done", "output_index": 0, "item": item},
+        {"type": "response.completed", "response": response(response_id, "completed", output=[item], usage=USAGE)},
+    ]
+
+
+CHAIN = [
+    {"request": {"model": "m", "input": [message("user", "List.")], "stream": True}},
+    *called("resp_a", "call_x", '{"cmd":"ls"}'),
+    {
+        "request": {
+            "model": "m",
+            "input": [output("call_x", "README")],
+            "previous_response_id": "resp_a",
+            "stream": True,
+        }
+    },
+    *said("resp_b", "One ", "file."),
+]
+
+
+# --- fixtures of aimock ------------------------------------------------------------
+
+
+def fixture(match: Json, response: Json, **more: Any) -> Json:
+    return {"match": match, "response": response, **more}
+
+
+WEATHER = (
+    fixture(
+        {"userMessage": "weather", "hasToolResult": False},
+        {"toolCalls": [{"id": "call_1", "name": "look", "arguments": {"city": "SF"}}]},
+    ),
+    fixture({"userMessage": "weather", "hasToolResult": True}, {"content": "It is sunny."}),
+)

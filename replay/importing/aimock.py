@@ -62,6 +62,9 @@ SETTINGS = (
 CHUNK = 20
 """Characters that aimock streams at once unless a fixture says otherwise."""
 
+MAX_WAIT_MS = 86_400_000
+"""A longer pause than a day is no pause of a stream."""
+
 ANY, MODEL, SOME_OUTPUT = "any message", "any-model", "…"
 REASONS = {"length": "length", "max_tokens": "length", "content_filter": "content_filter"}
 OTHER_ENDPOINTS = "only fixtures of texts and tool calls are imported"
@@ -113,7 +116,9 @@ class _Entry:
     calls: list[tuple[str, str, str]] = field(init=False)  # id, name, arguments
 
     def __attrs_post_init__(self) -> None:
-        given = [b for b in self.blocks if b.get("type") == "toolCall"] or self.response.get("toolCalls") or []
+        given = [block for block in self.blocks if block["type"] == "toolCall"]
+        if not self.blocks and "error" not in self.response:
+            given = self.response.get("toolCalls") or []
         self.calls = [
             (str(call.get("id") or f"call_{self.name.replace(' ', '_')}_{n}"), call["name"], _text(call["arguments"]))
             for n, call in enumerate(given, 1)
@@ -131,12 +136,12 @@ class _Entry:
 
     @property
     def blocks(self) -> list[dict[str, Any]]:
-        return self.response.get("blocks") or []
+        return [] if "error" in self.response else self.response.get("blocks") or []
 
     @property
     def depth(self) -> int:
         """Answers before this one; at least that many."""
-        if isinstance(depth := self.match.get("turnIndex"), int):
+        if type(depth := self.match.get("turnIndex")) is int:
             return depth
         return int(self.match.get("hasToolResult") is True or "toolCallId" in self.match)
 
@@ -155,14 +160,25 @@ def _foreign(entry: dict[str, Any]) -> str | None:
     for name in ("userMessage", "model", "toolCallId", "toolResultContains"):
         if not isinstance(match.get(name, ""), str):
             return f"its match.{name} should be a string"
-    if isinstance(response.get("error"), dict):
-        return None
+    try:
+        orjson.dumps(entry)
+    except orjson.JSONEncodeError as exc:
+        return f"it holds what cannot be sent ({exc})"
+    return None if isinstance(response.get("error"), dict) else _foreign_answer(response)
+
+
+def _foreign_answer(response: dict[str, Any]) -> str | None:
     blocks, calls = response.get("blocks") or [], response.get("toolCalls") or []
     if "content" not in response and not blocks and not calls:
         return OTHER_ENDPOINTS
-    for call in [*calls, *(block for block in blocks if block.get("type") == "toolCall")]:
-        if not (isinstance(call, dict) and isinstance(call.get("name"), str) and "arguments" in call):
-            return "a tool call should have a name and arguments"
+    if not isinstance(blocks, list) or not isinstance(calls, list):
+        return "its blocks and toolCalls should be arrays"
+    for part in [*({"type": "toolCall", **call} if isinstance(call, dict) else None for call in calls), *blocks]:
+        match part:
+            case {"type": "toolCall", "name": str(), "arguments": _} | {"type": "text", "text": str()}:
+                pass
+            case _:
+                return "a tool call should have a name and arguments, and a block should be such a call or a text"
     return None
 
 
@@ -205,10 +221,10 @@ def _answer(entry: _Entry) -> tuple[Batches, SampleFailed | None]:
     if isinstance(error := response.get("error"), dict):
         status = response.get("status")
         code = str(error.get("code") or error.get("type") or "server_error")
-        failed = SampleFailed("", code, str(error.get("message", "")), status if isinstance(status, int) else 500)
+        failed = SampleFailed("", code, str(error.get("message", "")), status if type(status) is int else 500)
         return (), failed
     size = entry.value.get("chunkSize")
-    size = size if isinstance(size, int) and size > 0 else CHUNK
+    size = size if type(size) is int and size > 0 else CHUNK
     increments = [*_increments(entry, size)]
     delays, batches, at = _delays(entry.value, len(increments)), list[tuple[float, tuple[Increment, ...]]](), 0.0
     for increment, delay in zip(increments, delays, strict=True):
@@ -241,7 +257,7 @@ def _increments(entry: _Entry, size: int) -> Iterator[Increment]:
 
 def _delays(value: dict[str, Any], count: int) -> list[float]:
     """Seconds before each piece, as aimock waits."""
-    timings, profile = value.get("recordedTimings") or {}, value.get("streamingProfile") or {}
+    timings, profile = _object(value.get("recordedTimings")), _object(value.get("streamingProfile"))
     gap = _number(value.get("latency")) / 1000
     first, between = gap, [gap]
     if profile:
@@ -249,7 +265,8 @@ def _delays(value: dict[str, Any], count: int) -> list[float]:
         between = [1 / rate if (rate := _number(profile.get("tps"))) else 0.0]
     if timings:
         first = _number(timings.get("ttftMs")) / 1000
-        between = [_number(delay) / 1000 for delay in timings.get("interChunkDelaysMs") or [0.0]]
+        gaps = timings.get("interChunkDelaysMs")
+        between = [_number(delay) / 1000 for delay in gaps] if isinstance(gaps, list) and gaps else [0.0]
     return [first if n == 0 else between[min(n - 1, len(between) - 1)] for n in range(count)]
 
 
@@ -302,8 +319,12 @@ def _pieces(text: str, size: int) -> list[str]:
     return [text[at : at + size] for at in range(0, len(text), size)]
 
 
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
 def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else 0.0
+    return float(value) if type(value) in (int, float) and 0 < value < MAX_WAIT_MS else 0.0
 
 
 def _usage(usage: Any) -> Usage | None:

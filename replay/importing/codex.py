@@ -223,6 +223,7 @@ class _Rollout:
         rules: list[Any] = ["codex", {"rule": "ignore", "fields": unknown}]
         if self._instructions is not None and self._put_instructions:
             first_line = re.escape(self._instructions.partition("\n")[0]).replace(r"\ ", " ")
+            first_line = re.sub("[\ud800-\udfff]", ".", first_line)  # half a character cannot be written into a rule
             place = {"items": ["message"], "at": "content.*.text"}
             rules.append({"rule": "replace", **place, "pattern": rf"(?s)\A{first_line}.*", "with": "<instructions/>"})
             if ADAPTED not in self.imported.notes:
@@ -282,4 +283,4 @@ def _usage(usage: Any) -> Usage | None:
 
 
 def _count(value: Any) -> int:
-    return value if type(value) is int and value >= 0 else 0
+    return value if type(value) is int and 0 <= value < 1 << 53 else 0

@@ -63,9 +63,9 @@ def _reasoning(item: dict[str, Any]) -> tuple[Increment, ...] | None:
 def _parts(parts: Any, kinds: dict[str, tuple[str, Any]]) -> tuple[Increment, ...] | None:
     said: list[Increment] = []
     for part in parts if isinstance(parts, list) else [None]:
-        if not isinstance(part, dict) or part.get("type") not in kinds:
+        if not isinstance(part, dict) or not isinstance(kind := part.get("type"), str) or kind not in kinds:
             return None
-        key, cls = kinds[part["type"]]
+        key, cls = kinds[kind]
         if not isinstance(text := part.get(key), str):
             return None
         said.append(cls(text))

@@ -48,6 +48,9 @@ ECHOED = (
 )
 """Settings that a response repeats."""
 
+LATEST = 1e10
+"""Seconds since 1970; the year 2286."""
+
 OUTCOMES = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
 
 
@@ -89,6 +92,11 @@ def _kind(value: dict[str, Any]) -> tuple[str, dict[str, Any], Any]:
     return ("request", value, at) if type_ is None and ("input" in value or "model" in value) else ("", value, at)
 
 
+def _time(value: Any) -> float | None:
+    """``value`` if it can be a time of a log."""
+    return float(value) if type(value) in (int, float) and 0 <= value < LATEST else None
+
+
 @define
 class _Answer:
     """One response, as far as its events have come."""
@@ -116,7 +124,7 @@ class _Log:
 
     def take(self, place: str, value: Any) -> None:
         kind, inner, at = _kind(value) if isinstance(value, dict) else ("", {}, None)
-        at = float(at) if isinstance(at, int | float) and not isinstance(at, bool) else None
+        at = _time(at)
         match kind:
             case "request":
                 self._cut()
@@ -153,8 +161,8 @@ class _Log:
         response = event if event.get("object") == "response" else event.get("response")
         if isinstance(response, dict):
             answer.echo = response
-            if isinstance(created := response.get("created_at"), int | float):
-                answer.created_at = float(created)
+            if (created := _time(response.get("created_at"))) is not None:
+                answer.created_at = created
         if batch := answer.reader.feed([encode(event)]):
             answer.said.append((at, batch))
         if answer.reader.ended or event.get("type") in (*OUTCOMES, "error"):

@@ -38,10 +38,13 @@ UNBOUNDED = Limits(n_kept=1_000_000)
 NAMED = 50
 """Left out things that the header names one by one."""
 
+LONGEST = 300
+"""Characters of each."""
+
 
 def header(imported: Imported, sources: list[str]) -> dict[str, Any]:
     """What the first line says of the file."""
-    skipped = imported.skipped[:NAMED]
+    skipped = [text.encode("utf-8", "replace").decode()[:LONGEST] for text in imported.skipped[:NAMED]]
     if len(imported.skipped) > NAMED:
         skipped.append(f"and {len(imported.skipped) - NAMED} more")
     about = {"from": imported.kind, "sources": sources, "skipped": skipped}

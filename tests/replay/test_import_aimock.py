@@ -1,10 +1,9 @@
 """Fixtures of aimock as recordings: what each answers, when, and what its weaker matching lets pass."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from sources import Json, Made, made
+from sources import WEATHER, Json, Made, fixture, made
 from taped import live, output, user
 
 from turntape.core.seam import Arguments, Finish, StartSample, Summary, Text, ToolCall, Usage
@@ -14,21 +13,8 @@ from turntape.replay.takes import Take, takes
 from turntape.replay.verify import verify
 
 
-def fixture(match: Json, response: Json, **more: Any) -> Json:
-    return {"match": match, "response": response, **more}
-
-
 def file(*fixtures: Json) -> list[Json]:
     return [{"fixtures": [*fixtures]}]
-
-
-WEATHER = (
-    fixture(
-        {"userMessage": "weather", "hasToolResult": False},
-        {"toolCalls": [{"id": "call_1", "name": "look", "arguments": {"city": "SF"}}]},
-    ),
-    fixture({"userMessage": "weather", "hasToolResult": True}, {"content": "It is sunny."}),
-)
 
 
 def text(take: Take) -> str:

@@ -5,75 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sources import Json, made
-from taped import output, user
+from sources import CHAIN, Json, made, response, said
 
 from turntape.core.seam import Arguments, SampleFailed, Text, ToolCall, Usage
 from turntape.replay.importing.conversations import ImportFailed
 from turntape.replay.takes import takes
 from turntape.replay.verify import verify
-
-USAGE = {
-    "input_tokens": 20,
-    "input_tokens_details": {"cached_tokens": 5},
-    "output_tokens": 7,
-    "output_tokens_details": {"reasoning_tokens": 0},
-    "total_tokens": 27,
-}
-
-
-def response(response_id: str, status: str, **more: Any) -> Json:
-    return {
-        "id": response_id,
-        "object": "response",
-        "created_at": 1_800_000_000,
-        "status": status,
-        "model": "m",
-        **more,
-    }
-
-
-def said(response_id: str, *deltas: str) -> list[Json]:
-    """The events of an answer of text."""
-    text = "".join(deltas)
-    part = {"type": "output_text", "text": text, "annotations": []}
-    item = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
-    place = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
-    return [
-        {"type": "response.created", "response": response(response_id, "in_progress", output=[])},
-        {"type": "response.output_item.added", "output_index": 0, "item": item | {"content": []}},
-        *({"type": "response.output_text.delta", **place, "delta": delta} for delta in deltas),
-        {"type": "response.output_text.done", **place, "text": text},
-        {"type": "response.output_item.done", "output_index": 0, "item": item},
-        {"type": "response.completed", "response": response(response_id, "completed", output=[item], usage=USAGE)},
-    ]
-
-
-def called(response_id: str, call_id: str, arguments: str) -> list[Json]:
-    """The events of an answer that is a call."""
-    item = {"id": "fc_1", "type": "function_call", "call_id": call_id, "name": "sh", "arguments": arguments}
-    return [
-        {"type": "response.created", "response": response(response_id, "in_progress", output=[])},
-        {"type": "response.output_item.added", "output_index": 0, "item": item | {"arguments": ""}},
-        {"type": "response.function_call_arguments.delta", "item_id": "fc_1", "output_index": 0, "delta": arguments},
-        {"type": "response.output_item.done", "output_index": 0, "item": item},
-        {"type": "response.completed", "response": response(response_id, "completed", output=[item], usage=USAGE)},
-    ]
-
-
-CHAIN = [
-    {"request": {"model": "m", "input": [user("List.")], "stream": True}},
-    *called("resp_a", "call_x", '{"cmd":"ls"}'),
-    {
-        "request": {
-            "model": "m",
-            "input": [output("call_x", "README")],
-            "previous_response_id": "resp_a",
-            "stream": True,
-        }
-    },
-    *said("resp_b", "One ", "file."),
-]
 
 
 def as_lines(values: list[Json]) -> str:
