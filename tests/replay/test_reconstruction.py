@@ -1,7 +1,11 @@
 """Relayed sessions give the same takes as those that this server recorded, in every design on the wire."""
 
+import contextlib
+import copy
+from random import Random
 from typing import Any
 
+import orjson
 import pytest
 from relayed import RelayFile, call
 from taped import TOOLS, output, user
@@ -20,6 +24,8 @@ from turntape.core.seam import (
     ToolCall,
     Usage,
 )
+from turntape.replay.errors import ReplayError
+from turntape.replay.fixture import Fixture
 from turntape.replay.reconstruction import not_replayable
 from turntape.replay.takes import Take, takes
 from turntape.replay.verify import verify
@@ -451,7 +457,54 @@ def test_a_cut_file_is_a_shorter_recording() -> None:
     one.turn(user("B"), say=[call("call_1", '{"c":1}')])
     whole = takes(file.fixture)
     for end in range(file.content.index(b"\n") + 1, len(file.content), 61):
-        fixture = type(file.fixture).parse(file.content[:end])
+        fixture = Fixture.parse(file.content[:end])
         verify(fixture)
         for take, complete in zip(takes(fixture), whole, strict=False):
             assert take.events == complete.events[: len(take.events)]
+
+
+ODD: tuple[Any, ...] = (None, 0, -1, 1e9, "", "x", [], {}, [1], [{}], {"a": 1}, True)
+
+
+def spoilt(file: RelayFile, random: Random) -> bytes:
+    """A recording with a few lines lost, moved, doubled, or with other values in them."""
+    lines = copy.deepcopy(file.lines)
+    for _ in range(random.choice((1, 1, 2, 5))):
+        at, other = random.randrange(1, len(lines)), random.randrange(1, len(lines))
+        match random.randrange(6):
+            case 0:
+                del lines[at]
+            case 1:
+                lines.insert(other, copy.deepcopy(lines[at]))
+            case 2:
+                lines[at], lines[other] = lines[other], lines[at]
+            case _:
+                spoil(lines[at], random)
+    return b"".join(orjson.dumps(line) + b"\n" for line in lines)
+
+
+def spoil(value: Any, random: Random) -> None:
+    """Change one value somewhere in ``value``."""
+    keys = [*value] if isinstance(value, dict) else [*range(len(value))]
+    if not keys:
+        return
+    key = random.choice(keys)
+    if isinstance(value[key], dict | list) and value[key] and random.random() < 0.8:
+        spoil(value[key], random)
+    else:
+        value[key] = copy.deepcopy(random.choice(ODD))
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_a_spoilt_recording_is_refused_or_played(seed: int) -> None:
+    """Whatever an upstream, a relay or a person wrote into it: an error that names a line, or takes, and never a traceback."""
+    file = RelayFile()
+    one = file.socket()
+    one.turn(user("A"), say=[(Message("commentary"), Text("x")), call("call_1", '{"c":1}')], stream_id="a")
+    one.turn(output("call_1", "b"), say=HELLO, stream_id="a")
+    one.ask(user("B"))
+    one.fail("rate_limit_exceeded", "Slow down.", 429)
+    file.post({"model": "m", "input": "A", "stream": True}).say(HELLO[0])
+    for read in (takes, verify, not_replayable):
+        with contextlib.suppress(ReplayError):
+            read(Fixture.parse(spoilt(file, Random(seed))))
