@@ -115,3 +115,11 @@ async def test_a_missing_agent_is_named() -> None:
     """A program that is not there is an error with a cure, not a traceback."""
     with pytest.raises(agents.AgentMissing, match="no-such-agent: no such program; install it"):
         await agents.run(launch("no-such-agent"))
+
+
+def test_codex_presents_its_own_account_only_where_asked_to() -> None:
+    """With the user's account as its key, Codex gets no other, and nothing else is given one."""
+    command = launch("codex", "exec", key="", account=True)
+    assert any("requires_openai_auth=true" in word for word in command.argv)
+    assert not any("env_key" in word for word in command.argv)
+    assert not {"OPENAI_API_KEY", "TURNTAPE_API_KEY"} & command.environment.keys()

@@ -61,6 +61,7 @@ class Pump:
     _upstream: trio.abc.Stream | None = None
     _answers: Answers = field(factory=Answers)
     _received: bytes = b""  # of the client, and not looked at yet
+    _head: bytes = b""  # goes out with what came with it
     _then: Callable[[], None] | None = None  # reads what has just been sent to the upstream
     _at: float = 0.0  # when it was
     _first_end: Side | None = None
@@ -134,7 +135,9 @@ class Pump:
         while request is not None:
             exchange = self.relay.exchange(request, at=self._at)
             self._answers.expect(exchange)
-            await self._send_on(self.relay.rewritten(request))
+            self._head = self.relay.rewritten(request)
+            if not self._received:
+                await self._send_on(b"")
             if not await self._forward_body(exchange):
                 return
             if request.upgrades:
@@ -180,7 +183,7 @@ class Pump:
                 return False
             rest = bytes(parser.trailing_data[0]) if ended else b""
             self._then = partial(self._take_body, exchange, b"".join(parts), ended, self._at)
-            if len(chunk) > len(rest):
+            if len(chunk) > len(rest) or (ended and self._head):
                 await self._send_on(chunk[: len(chunk) - len(rest)])
             self._catch_up()
             if ended:
@@ -283,6 +286,7 @@ class Pump:
         return received
 
     async def _send_on(self, sent: bytes) -> None:
+        sent, self._head = self._head + sent, b""
         try:
             await self._to.send_all(sent)
             self._catch_up()
