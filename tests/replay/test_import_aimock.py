@@ -80,6 +80,8 @@ def test_a_client_that_aimock_would_answer_is_answered(tmp_path: Path) -> None:
     assert answers(result, asked) == ["look"]
     later = client.ask(output("x", "22 degrees"), temperature=0.5, model="any", instructions="Be brief.")
     assert answers(result, later) == ["It is sunny."]
+    plain = {"role": "user", "content": "How is the weather?"}
+    assert answers(result, live().ask(plain)) == ["look"]
     assert answers(result, live().ask(user("How is the traffic today?"))) == []
 
 
