@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import trio
@@ -120,6 +121,7 @@ class Rig:
     relay: Relay = field(init=False)
     n_connections: int = field(init=False, default=0)
     n_read: int = field(init=False, default=0)  # bytes, of all upstreams
+    upstreams: "list[Sending]" = field(init=False, factory=list)
     _accepted: Any = field(init=False)
     _arriving: Any = field(init=False)
 
@@ -135,7 +137,9 @@ class Rig:
         self.n_connections += 1
         ours, theirs = trio.testing.memory_stream_pair()
         await self._arriving.send(End(theirs))
-        return trio.StapledStream(ours.send_stream, _Counted(self, ours.receive_stream))
+        sending = Sending(ours.send_stream)
+        self.upstreams.append(sending)
+        return trio.StapledStream(sending, _Counted(self, ours.receive_stream))
 
     def client(self) -> End:
         ours, theirs = trio.testing.memory_stream_pair()
@@ -168,6 +172,29 @@ class Rig:
     @property
     def fixture(self) -> Fixture:
         return Fixture.parse(self.out.getvalue())
+
+
+@define(eq=False)
+class Sending(trio.abc.SendStream):
+    """What the relay sends to an upstream.
+
+    Attributes:
+        after_send: runs before a send returns.
+    """
+
+    stream: Any
+    after_send: Callable[[], Awaitable[None]] | None = None
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self.stream.send_all(data)
+        if self.after_send is not None:
+            await self.after_send()
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self.stream.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        await self.stream.aclose()
 
 
 @define(eq=False)

@@ -3,10 +3,12 @@
 import gzip
 import json
 import logging
+import ssl
 
 import pytest
 import trio
 import trio.testing
+import trustme
 from backports import zstd
 from relaying import COMPRESSED, HANDSHAKE, KEY, End, Rig, answer, delta, event, frames, post, sse
 from wsproto.frame_protocol import CloseReason
@@ -567,3 +569,46 @@ async def test_a_head_that_never_ends_is_not_waited_for(nursery: trio.Nursery, a
     head = await client.head()
     assert head.startswith("HTTP/1.1 408 ")
     assert trio.current_time() - before == HEAD_S
+
+
+async def test_tls_upstreams_are_asked_by_their_name(nursery: trio.Nursery, autojump_clock: object) -> None:
+    """An https upstream is connected to with TLS, by its name, and learns of its client's end like any other."""
+    authority, names = trustme.CA(), list[str | None]()
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("up.example").configure_cert(server)
+    server.sni_callback = lambda _, name, __: names.append(name)
+    rig = Rig(nursery, url="https://up.example/v1")
+    rig.relay.connections.ssl_context = ssl.create_default_context()
+    authority.configure_trust(rig.relay.connections.ssl_context)
+    client = rig.client()
+    await client.send(post(b'{"input":"Hi"}'))
+    below = await rig.accept()
+    upstream = End(trio.SSLStream(below.stream, server, server_side=True, https_compatible=True))
+    assert "Host: up.example\r\n" in await upstream.head()
+    await upstream.receive(14)
+    said = answer(b'{"object":"response","output":[]}')
+    await upstream.send(said)
+    assert await client.receive(len(said)) == said
+    await client.end()
+    assert await upstream.rest() == b""
+    assert names == ["up.example"]
+    assert [line["status"] for line in rig.named("answer")] == [200]
+
+
+async def test_what_was_asked_is_written_before_its_answer(nursery: trio.Nursery, autojump_clock: object) -> None:
+    """An upstream that answers before the relay's own send has returned does not come first in the recording."""
+    rig = Rig(nursery)
+    client, upstream = await rig.websocket()
+    pump_sends = trio.Event()
+    inner = rig.upstreams[0]
+
+    async def answer_at_once() -> None:
+        await upstream.send(bytes(frames(from_client=False).send_data(COMPLETED, fin=True)))
+        await client.stream.receive_some()  # it has passed
+        pump_sends.set()
+
+    inner.after_send = answer_at_once
+    await client.send(bytes(frames(from_client=True).send_data(CREATE, fin=True)))
+    await pump_sends.wait()
+    await trio.testing.wait_all_tasks_blocked()
+    assert [next(iter(line)) for line in rig.lines] == ["relay", "answer", "client", "up"]
