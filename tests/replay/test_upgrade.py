@@ -229,3 +229,27 @@ def test_a_chain_follows_an_edited_answer(tmp_path: Path) -> None:
     verify(Fixture.load(path))
     second = takes(Fixture.load(path))[1]
     assert b"Hi there." in b"".join(item.encoded for item in second.start.context.items_after(None))
+
+
+def test_a_relays_recording_has_nothing_to_upgrade(tmp_path: Path) -> None:
+    """It holds what an upstream sent, which no core of ours could send otherwise; it is left as it is."""
+    path = tmp_path / "fix.jsonl"
+    head = {"relay": 1, "t": 0.0, "wall": 1.8e9, "transport": "http", "method": "POST", "path": "/v1/responses"}
+    head |= {"upstream": "http://127.0.0.1:1/v1", "headers": {}, "rules": []}
+    path.write_text('{"turntape":1}\n' + json.dumps(head) + "\n")
+    content = path.read_bytes()
+    with pytest.raises(UpgradeRefused, match="was recorded by a relay"):
+        upgrade(path, **WHEN)
+    assert path.read_bytes() == content
+
+
+def test_a_secret_is_not_written_again(tmp_path: Path) -> None:
+    """A recording from before masking that holds a key is refused: its events would be others, or the key on disk again."""
+    recording = Recording()
+    recording.client().turn(user("My key is KEY."), say=((Text("Thanks."),),))
+    key = "sk-proj-" + "Ab1" * 16
+    path = tmp_path / "fix.jsonl"
+    path.write_bytes(recording.content.replace(b"My key is KEY.", f"My key is {key}".encode()))
+    with pytest.raises(UpgradeRefused, match=r"looks like a secret in line \d+"):
+        upgrade(path, **WHEN, accept_edits=True)
+    assert [p.name for p in path.parent.iterdir()] == ["fix.jsonl"]
