@@ -1,9 +1,13 @@
 """A relay passes bytes as they are, records what they say, and is disturbed by nothing that it cannot read."""
 
 import gzip
+import io
 import json
 import logging
+import socket
 import ssl
+import struct
+from functools import partial
 
 import pytest
 import trio
@@ -13,7 +17,11 @@ from backports import zstd
 from relaying import COMPRESSED, HANDSHAKE, KEY, End, Rig, answer, delta, event, frames, post, sse
 from wsproto.frame_protocol import CloseReason
 
+from turntape.replay.recorder import Tape
 from turntape.replay.relay.pump import HALF_CLOSED_S, HEAD_S, READ_BYTES, Pump
+from turntape.replay.relay.relay import Relay
+from turntape.replay.relay.server import serve
+from turntape.replay.relay.upstream import Upstream
 from turntape.transport.guard import Guard
 from turntape.transport.http_connections import Connections
 
@@ -612,3 +620,41 @@ async def test_what_was_asked_is_written_before_its_answer(nursery: trio.Nursery
     await pump_sends.wait()
     await trio.testing.wait_all_tasks_blocked()
     assert [next(iter(line)) for line in rig.lines] == ["relay", "answer", "client", "up"]
+
+
+async def test_a_text_that_ends_is_waited_for_no_longer(nursery: trio.Nursery, autojump_clock: object) -> None:
+    """What was held of a text is written when that text is done, though its answer goes on."""
+    rig = Rig(nursery)
+    client, upstream = await ask(rig)
+    await upstream.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+    await client.head()
+    place = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+    await upstream.send(sse(delta("s", 4)), sse(event("response.output_text.done", **place, text="s")))
+    await trio.testing.wait_all_tasks_blocked()
+    assert [line["json"]["type"].rpartition(".")[2] for line in rig.named("up")] == ["delta", "done"]
+
+
+@pytest.mark.parametrize("by", ["client", "upstream"])
+async def test_a_reset_passes_as_a_reset(by: str) -> None:
+    """Who is broken off sees that, and no orderly end."""
+    out = io.BytesIO()
+    with trio.fail_after(20), socket.create_server(("127.0.0.1", 0)) as listener:
+        async with trio.open_nursery() as nursery:
+            relay = Relay(Upstream.parse(f"http://127.0.0.1:{listener.getsockname()[1]}/v1"), Tape(out), Guard())
+            port = await nursery.start(partial(serve, relay, shutdown=trio.Event()))
+            client = await trio.open_tcp_stream("127.0.0.1", port)
+            await client.send_all(post(b'{"input":"Hi"}'))
+            accepted, _ = await trio.to_thread.run_sync(listener.accept)
+            upstream = trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
+            await upstream.receive_some()
+            leaving, left = (client, upstream) if by == "client" else (upstream, client)
+            leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            await leaving.aclose()
+            with pytest.raises(trio.BrokenResourceError):
+                while await left.receive_some():
+                    pass
+                raise AssertionError("an orderly end")
+            await left.aclose()
+            nursery.cancel_scope.cancel()
+    [gone] = [json.loads(line) for line in out.getvalue().splitlines() if b'"gone"' in line]
+    assert gone["by"] == by
