@@ -453,7 +453,7 @@ def test_stub_answers_and_ends_well(tmp_path: Path, recording: Path) -> None:
             assert ask(stub.url, text)["output"][0]["content"][0]["text"].startswith("LAB-DONE")
         assert stub.stop() == 0
     lists = ("misses", "warnings", "unused", "not_replayable", "asked_elsewhere")
-    assert json.loads(stub.output) == {"n_turns": 2, "n_played": 2, "n_runs": 1, **dict.fromkeys(lists, [])}
+    assert json.loads(stub.output) == {"n_turns": 2, "n_played": 2, "n_runs": 1, **{name: [] for name in lists}}
     assert stub.errors.endswith("played 2 of 2 turns, 0 misses\n")
 
 

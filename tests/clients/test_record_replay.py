@@ -68,7 +68,7 @@ def test_stub_plays_to_codex_elsewhere(codex: Path, recording: Path, tmp_path: P
         check_work_done(execute(codex, workspace), workspace)
         assert stub.stop() == 0, stub.errors
     lists = ("misses", "warnings", "unused", "not_replayable", "asked_elsewhere")
-    assert json.loads(stub.output) == {"n_turns": 3, "n_played": 3, "n_runs": 1, **dict.fromkeys(lists, [])}
+    assert json.loads(stub.output) == {"n_turns": 3, "n_played": 3, "n_runs": 1, **{name: [] for name in lists}}
 
 
 def test_stub_plays_over_http(codex: Path, recording: Path, tmp_path: Path) -> None:
