@@ -23,6 +23,7 @@ from turntape.core.seam import (
     ToolCall,
     Usage,
 )
+from turntape.replay.secrets import Masker
 
 from .conversations import Batches, Conversation, Imported, ImportedTurn, ImportFailed, Source
 from .json_values import json_values
@@ -102,7 +103,7 @@ def read(source: Source, imported: Imported) -> None:
     for root in fixtures:
         if root.parent is None and root.depth == 0:
             turns = [*_turns(root, fixtures)]
-            imported.conversations.append(Conversation(tuple(turns), rules=_rules(root, fixtures)))
+            imported.conversations.append(Conversation(tuple(turns), rules=_rules(root, fixtures, imported.masker)))
 
 
 @define(eq=False)
@@ -270,22 +271,23 @@ def _delays(value: dict[str, Any], count: int) -> list[float]:
     return [first if n == 0 else between[min(n - 1, len(between) - 1)] for n in range(count)]
 
 
-def _rules(root: _Entry, entries: list[_Entry]) -> tuple[Any, ...]:
+def _rules(root: _Entry, entries: list[_Entry], masker: Masker) -> tuple[Any, ...]:
     """What aimock lets differ in a conversation that begins with ``root``."""
     family = [entry for entry in entries if entry is root or _has_ancestor(entry, root)]
     ignored = [*SETTINGS]
     rules: list[Any] = []
     if "model" not in root.match:
         ignored.append("model")
-    if needed := _strings(root.match.get("systemMessage")):
+    if needed := [*map(masker.text, _strings(root.match.get("systemMessage")))]:
         rules.append({"rule": "replace", "at": "instructions", **_having(needed, "\n".join(needed))})
     else:
         ignored.append("instructions")
-    texts = {entry.match["userMessage"] for entry in family if "userMessage" in entry.match}
+    texts = {masker.text(entry.match["userMessage"]) for entry in family if "userMessage" in entry.match}
     for at in ("content.*.text", "content"):  # a client may send a message as parts, or as a text
         place = {"rule": "replace", "items": ["message"], "at": at}
         rules += [{**place, **_having([text], text)} for text in sorted(texts)] or [{**place, **_having([], ANY)}]
-    found = sorted({entry.match["toolResultContains"] for entry in family if "toolResultContains" in entry.match})
+    results = [entry.match["toolResultContains"] for entry in family if "toolResultContains" in entry.match]
+    found = sorted({masker.text(text) for text in results})
     for at in ("output", "output.*.text"):
         place = {"rule": "replace", "items": ["function_call_output"], "at": at}
         rules += [{**place, **_having([text], text)} for text in found] or [{**place, **_having([], SOME_OUTPUT)}]

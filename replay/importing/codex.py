@@ -222,7 +222,8 @@ class _Rollout:
         unknown += ["model"] if any(exchange.model is None for exchange in self._exchanges if exchange.said) else []
         rules: list[Any] = ["codex", {"rule": "ignore", "fields": unknown}]
         if self._instructions is not None and self._put_instructions:
-            first_line = re.escape(self._instructions.partition("\n")[0]).replace(r"\ ", " ")
+            instructions = self.imported.masker.text(self._instructions)
+            first_line = re.escape(instructions.partition("\n")[0]).replace(r"\ ", " ")
             first_line = re.sub("[\ud800-\udfff]", ".", first_line)  # half a character cannot be written into a rule
             place = {"items": ["message"], "at": "content.*.text"}
             rules.append({"rule": "replace", **place, "pattern": rf"(?s)\A{first_line}.*", "with": "<instructions/>"})

@@ -7,6 +7,7 @@ from attrs import define, field, frozen
 
 from turntape.core.seam import Increment, SampleFailed
 from turntape.replay.errors import ReplayError
+from turntape.replay.secrets import DEFAULT, Masker
 
 Batches = tuple[tuple[float, tuple[Increment, ...]], ...]
 """Increments by read; each with its time, seconds since 1970."""
@@ -102,9 +103,11 @@ class Imported:
         kind: of the sources, as ``--from`` names it.
         notes: sentences that hold for all of them: what such a source does not say, and what follows for a replay.
         skipped: what is in the sources and not in the conversations, each with its place and why.
+        masker: what is hidden in the recording; a rule that quotes a source quotes it masked, as requests are compared.
     """
 
     kind: str
     conversations: list[Conversation] = field(factory=list)
     notes: list[str] = field(factory=list)
     skipped: list[str] = field(factory=list)
+    masker: Masker = DEFAULT

@@ -58,7 +58,7 @@ def import_all(
     """
     sources = [Source.load(path) for path in paths]
     kind = kind or _kind_of(sources)
-    imported = Imported(kind, notes=[*KINDS[kind].notes])
+    imported = Imported(kind, notes=[*KINDS[kind].notes], masker=masker)
     for source in sources:
         KINDS[kind].read(source, imported)
     if not any(conversation.turns for conversation in imported.conversations):
@@ -66,6 +66,7 @@ def import_all(
         raise ImportFailed(", ".join(source.name for source in sources), "", f"holds nothing to replay{more}.")
     trial = Tape(BytesIO(), refuses=refuses)  # what the session refuses stands in the first line of the file
     imported.skipped += write(imported, trial, masker)
+    imported.skipped = [masker.text(text) for text in imported.skipped]
     if trial.refused:
         raise ImportFailed(", ".join(source.name for source in sources), "", f"holds {trial.refused}.")
     if not trial.n_turns:

@@ -141,3 +141,13 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
     """A file that is said to be aimock's and is not is named, with the shape that it should have."""
     with pytest.raises(ImportFailed, match="is no file of aimock"):
         made(tmp_path, [{"fixtures": []}], kind="aimock")
+
+
+def test_a_key_that_a_fixture_waits_for_is_in_no_rule(tmp_path: Path) -> None:
+    """A message or a tool output with a key is compared masked, and the rules quote it so."""
+    key = "sk-proj-" + "Ab1" * 16
+    match = {"userMessage": f"my key is {key}", "systemMessage": f"Never say {key}"}
+    result = made(tmp_path, file(fixture(match, {"content": "Thanks."})))
+    assert "Ab1Ab1" not in (tmp_path / "source.out.jsonl").read_text()
+    asked = live().ask(user("So my key is sk-proj-[masked]."), instructions="Never say sk-proj-[masked]!")
+    assert answers(result, asked) == ["Thanks."]

@@ -2,15 +2,18 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sources import Rollout, call, made, message, output
+from stubbed import taken
 from taped import live, user
 
 from turntape.core.seam import Arguments, Encrypted, Summary, Text, ToolCall, Usage
 from turntape.replay.errors import ReplayError
 from turntape.replay.importing.kinds import import_all
 from turntape.replay.secrets import Masker
+from turntape.replay.stub import FixtureBackend
 from turntape.replay.takes import Take, takes
 from turntape.replay.verify import verify
 
@@ -194,6 +197,23 @@ def test_keys_in_a_rollout_are_in_no_recording(tmp_path: Path) -> None:
     with pytest.raises(ReplayError, match="source: holds"):
         import_all([tmp_path / "source"], tmp_path / "new.jsonl", masker=Masker(), refuses=True)
     assert not (tmp_path / "new.jsonl").exists()
+
+
+@pytest.mark.parametrize("version", ["0.98.0", "0.171.0"])
+async def test_a_key_in_the_instructions_is_in_no_rule(version: str, tmp_path: Path) -> None:
+    """The rule that lets instructions differ quotes them masked, as they are compared: a client with the key is played to."""
+    key = "sk-proj-" + "Ab1" * 16
+    result = made(tmp_path, work(Rollout(version, f"Use {key}.\nBe brief.")).lines)
+    assert "Ab1Ab1" not in (tmp_path / "source.out.jsonl").read_text()
+    items = [user("<environment_context>\n  <cwd>/elsewhere</cwd>\n</environment_context>"), user("List the files.")]
+    fields: dict[str, Any] = {"model": "some-model", "tools": []}
+    if version == "0.98.0":
+        fields["instructions"] = f"Use {key}.\nBe brief."
+    else:
+        text = {"type": "input_text", "text": f"Use {key}.\nWhat does not apply was left out."}
+        items.insert(0, {"type": "message", "role": "developer", "content": [text]})
+    backend = FixtureBackend.load([result.fixture])
+    assert len(await taken(backend, live().ask(*items, **fields))) > 1
 
 
 def test_several_rollouts_are_sessions_of_one_file(tmp_path: Path) -> None:
