@@ -18,14 +18,15 @@ from .differences import differences, shown
 from .errors import ReplayError
 from .fixture import Fixture
 from .pacing import Pace
+from .packing import digest
 from .secrets import DEFAULT, Masker
 from .stub_faults import MIDWAY, ON_THE_CONNECTION, Fault, Faults, first_half
-from .stub_library import Library, Recorded, fixtures_of
+from .stub_library import Library, Recorded
 from .stub_misses import no_answer, too_early
 from .stub_runs import Choice, Run, Runs
 from .stub_session import StubSession
 from .substitution import Substitution
-from .takes import NewSession
+from .takes import NewSession, Take
 
 HOLD_S = 30.0
 """How long a take without an end waits for its client to leave, as the recorded one did; ours."""
@@ -59,7 +60,6 @@ class FixtureBackend:
     on_note: Callable[[str], object] | None = None
     _library: Library = field(factory=Library)
     _runs: Runs = field(factory=lambda: Runs(0))
-    _turns: list[Recorded] = field(factory=list)
     _has_sessions: bool = False
     _played: dict[str, tuple[Run, Recorded]] = field(
         factory=dict
@@ -93,26 +93,21 @@ class FixtureBackend:
         if runs is not None and runs < 1:
             raise ReplayError(f"The number of runs should be 1 or more, but it is {runs}.")
         library = Library(rules, new_session, masker)
-        for fixture in fixtures_of(paths):
-            library.add(fixture)
-        turns = library.turns
-        if not turns:
-            names = ", ".join(fixture.name for fixture in library.fixtures) or "no file"
+        library.add_all(paths)
+        if not library.n_turns:
+            names = ", ".join(volume.name for volume in library.volumes) or "no file"
             raise ReplayError(f"There is nothing to play: {names} holds no finished turn.")
-        places = [(one.take.fixture.name, one.number, one.order) for one in turns]
-        return cls(
-            tuple(library.models),
-            pace,
-            Faults.at(faults, places),
-            library=library,
-            runs=Runs(len(turns), runs),
-            turns=turns,
+        chosen = Faults.at(
+            faults,
+            {volume.name for volume in library.volumes if volume.n_turns},
+            lambda name: [(one.number, one.order) for one in library.read_named(name)],
         )
+        return cls(tuple(library.models), pace, chosen, library=library, runs=Runs(library.n_turns, runs))
 
     @property
     def n_takes(self) -> int:
         """How many turns can be played, each of them once in each run."""
-        return len(self._turns) * self.n_runs
+        return self._library.n_turns * self.n_runs
 
     @property
     def n_played(self) -> int:
@@ -147,11 +142,12 @@ class FixtureBackend:
     @trio.as_safe_channel
     async def sample(self, start: StartSample) -> AsyncGenerator[Batch, None]:
         self.n_asked += 1
-        matching = self._library.matching(start)
-        choice = self._runs.choose(start, matching)
-        if choice is None:
-            early = self._runs.ahead(matching)
-            miss = self._explain(start) if early is None else too_early(early)
+        try:
+            choice, miss = await self._found(start)
+            take = choice[1].take if choice is not None else None
+        except ReplayError as exc:
+            raise self._missed(f"A recording that could answer cannot be played: {exc}") from None
+        if choice is None or take is None:
             if self.fallback is None:
                 raise self._missed(miss)
             self._note(f"asked elsewhere, and recorded: {miss}")
@@ -170,7 +166,7 @@ class FixtureBackend:
         if self._has_sessions:
             self._played[start.sample_id] = run, recorded
         try:
-            async for batch in self._play(start, choice):
+            async for batch in self._play(start, choice, take):
                 yield batch
         finally:
             run.playing.discard(recorded.order)
@@ -179,16 +175,16 @@ class FixtureBackend:
         """One line for each turn that was never played to its end; one for a fixture, or a run, of which none was."""
         lines: list[str] = []
         several = self.n_runs > 1
+        turns = self._library.turns
         for run in self._runs.counted:
             prefix = f"run {run.number}: " if several else ""
             if several and not run.begun:
                 lines.append(f"run {run.number}: did not begin")
                 continue
-            for fixture in self._library.fixtures:
-                own = [one for one in self._turns if one.take.fixture is fixture]
+            for volume, own in turns.items():
                 left = [one for one in own if one.order not in run.played]
-                if left and len(left) == len(own):
-                    lines.append(f"{prefix}{fixture.name}: none of its {len(own)} turns was played")
+                if volume.n_turns and len(left) == len(own):
+                    lines.append(f"{prefix}{volume.name}: none of its {volume.n_turns} turns was played")
                 else:
                     lines += [f"{prefix}{one.where}: this turn was not played" for one in left]
         return lines + [f"fault {fault}: it never happened" for fault in self.faults.left]
@@ -209,14 +205,32 @@ class FixtureBackend:
 
     # --- one sample ---------------------------------------------------------------------------------------
 
-    async def _play(self, start: StartSample, choice: Choice) -> AsyncGenerator[Batch, None]:
+    async def _found(self, start: StartSample) -> tuple[Choice | None, str]:
+        """What is to answer, with its take at hand; or else why nothing does.
+
+        Raises:
+            ReplayError: a recording that could answer cannot be played.
+        """
+        await self._library.read_for(start)
+        matching = self._library.matching(start)
+        choice = self._runs.choose(start, matching)
+        if choice is None and await self._library.read_all():
+            matching = self._library.matching(start)
+            choice = self._runs.choose(start, matching)
+        self._runs.n_turns = self._library.n_turns  # which is exact for what was read
+        if choice is not None:
+            return choice, ""
+        early = self._runs.ahead(matching)
+        return None, self._explain(start) if early is None else too_early(early)
+
+    async def _play(self, start: StartSample, choice: Choice, take: Take) -> AsyncGenerator[Batch, None]:
         run, recorded, asked = choice
-        take, began = recorded.take, trio.current_time()
+        began = trio.current_time()
         fault = self.faults.next(recorded.order) if take.whole else None
         if fault is not None and fault.kind not in MIDWAY:
             raise self._strike(start, recorded, fault)
         offsets = [at for at, event in take.events if isinstance(event, Sampled)]
-        batches = Substitution.between(recorded.asked.reading.learned, asked.reading.learned).applied(take)
+        batches = Substitution.between(recorded.learned, asked.reading.learned).applied(take)
         script = [*zip(offsets, batches, strict=True)]
         if fault is not None:
             script = first_half(script)
@@ -255,7 +269,7 @@ class FixtureBackend:
         where = f"turn {recorded.number}, at {recorded.where}"
         if recorded.order in run.played:
             self._note(f"asked again: {where}; whoever asked before left without a close frame")
-        if asked.warned == recorded.asked.warned:
+        if digest(asked.warned) == recorded.warned:
             return
         found = [*differences(orjson.loads(recorded.asked.warned), orjson.loads(asked.warned))]
         if (what := shown(found)) not in self.warnings:
@@ -274,12 +288,14 @@ class FixtureBackend:
 
     def _explain(self, start: StartSample) -> str:
         played = [run.played for run in self._runs.counted]
-        return no_answer(
+        miss = no_answer(
             self._library.shelves.values(),
             start,
             n_runs=self._runs.at_most,
             played=frozenset(set.intersection(*map(set, played))),
         )
+        unread = (f"Not looked at, since it cannot be played: {problem}" for problem in self._library.broken)
+        return "\n  ".join((miss, *unread))
 
 
 async def _until(deadline: float) -> None:

@@ -1,7 +1,7 @@
 """Faults that a stub puts into chosen turns, to see whether a client gets over them. Each happens once."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from attrs import define, field, frozen
 
@@ -90,16 +90,18 @@ class Faults:
     struck: dict[str, Fault] = field(factory=dict)
 
     @classmethod
-    def at(cls, faults: Iterable[str | Fault], turns: Sequence[tuple[str, int, int]]) -> "Faults":
+    def at(
+        cls, faults: Iterable[str | Fault], names: set[str], turns_of: Callable[[str], list[tuple[int, int]]]
+    ) -> "Faults":
         """
         Args:
-            turns: of each take that has an end: its fixture's name, its number there, its place among all.
+            names: of the fixtures that have turns to play.
+            turns_of: gives, for one of them, of each take that has an end its number there and its place among all.
 
         Raises:
             ReplayError: a fault is none, or there is no such turn.
         """
         found = cls()
-        names = {name for name, _, _ in turns}
         for fault in (Fault.parse(one) if isinstance(one, str) else one for one in faults):
             meant = {
                 n for n in names if not fault.fixture or fault.fixture in (n, n.replace("\\", "/").rpartition("/")[2])
@@ -108,11 +110,12 @@ class Faults:
                 shown = ", ".join(sorted(names))
                 what = "no such fixture" if not meant else "which fixture is meant"
                 raise ReplayError(f"The fault {fault}: {what}? Write FIXTURE:TURN:KIND with one of {shown}.")
-            places = [place for name, number, place in turns if name in meant and number == fault.turn]
+            turns = turns_of(name := meant.pop())
+            places = [place for number, place in turns if number == fault.turn]
             if not places:
-                numbers = sorted(number for name, number, _ in turns if name in meant)
+                numbers = sorted(number for number, _ in turns)
                 raise ReplayError(
-                    f"The fault {fault}: there is no turn {fault.turn} to play in {meant.pop()}; "
+                    f"The fault {fault}: there is no turn {fault.turn} to play in {name}; "
                     f"its turns are {numbers[0]} to {numbers[-1]}, as turntape show numbers them."
                 )
             found._waiting.setdefault(places[0], []).append(fault)

@@ -8,7 +8,7 @@ import orjson
 from turntape.core.seam import StartSample
 
 from .differences import allowing_rules, differences, shown
-from .reading import Reading, State
+from .reading import Reading
 from .stub_library import Asked, Recorded, Shelf
 
 
@@ -32,31 +32,33 @@ def no_answer(shelves: Iterable[Shelf], start: StartSample, *, n_runs: int | Non
     best: tuple[tuple[int, bool, bool, bool], Shelf, Recorded, Asked] | None = None
     for shelf in shelves:
         asked = shelf.read(start)
-        states = asked.reading.all_states
-        for one in shelf.recorded:
-            n = _n_common(states, one.asked.reading.all_states)
-            same = asked.reading.fold.key == one.asked.reading.fold.key
-            settled = (one.asked.model, one.asked.settings) == (asked.model, asked.settings)
+        states, (model, conversation, settings) = [state.key for state in asked.reading.all_states], asked.key
+        for one in sorted(shelf.recorded, key=lambda one: one.order):
+            n = _n_common(states, one.states)
+            same = conversation == one.key[1]
+            settled = (model, settings) == (one.key[0], one.key[2])
             rank = (n, same, settled, one.order not in played)
             if best is None or rank > best[0]:
                 best = rank, shelf, one, asked
-    assert best is not None, "a stub without a take is refused"
+    if best is None:  # every recording turned out to be broken
+        return "There is no recorded turn to compare this request with."
     (n, same, _, _), shelf, nearest, asked = best
     place = f"No recorded turn answers this request. Nearest is turn {nearest.number}, at {nearest.where}"
     if not same:
         return place + _items_differ(n, nearest.asked.reading, asked.reading)
     place += ", of the same conversation"
-    if nearest.asked.model != asked.model:
-        says = f"it was recorded with model {nearest.asked.model!r}, not {asked.model!r}."
+    recorded = nearest.asked
+    if recorded.model != asked.model:
+        says = f"it was recorded with model {recorded.model!r}, not {asked.model!r}."
         return f"{place}: {says}{_would_allow({'rule': 'ignore', 'fields': ['model']})}"
-    if nearest.asked.settings != asked.settings:
-        found = [*differences(orjson.loads(nearest.asked.settings), orjson.loads(asked.settings))]
+    if recorded.settings != asked.settings:
+        found = [*differences(orjson.loads(recorded.settings), orjson.loads(asked.settings))]
         fields = sorted({difference.path[0] for difference in found})
         rules = allowing_rules(None, found) or [{"rule": "ignore", "fields": fields}]
         return f"{place}; its settings differ:{shown(found)}{_would_allow(*rules)}"
-    if not nearest.take.whole:
+    if not nearest.whole:
         return f"{place}, which was cut off when it was recorded; it has been played as far as it goes."
-    n_takes = len([one for one in shelf.by_key[asked.key] if one.take.whole])
+    n_takes = len([one for one in shelf.by_key[asked.key] if one.whole])
     times = "once" if n_takes == 1 else f"{n_takes} times"
     once = "" if n_runs == 1 else f" in each of {n_runs} runs"
     return (
@@ -64,12 +66,12 @@ def no_answer(shelves: Iterable[Shelf], start: StartSample, *, n_runs: int | Non
     )
 
 
-def _n_common(one: Sequence[State], other: Sequence[State]) -> int:
-    """How many leading states are equal. Keys are cumulative, so equal ones need no look before them."""
+def _n_common(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many leading keys are equal. They are cumulative, so equal ones need no look before them."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2
-        if one[middle - 1].key == other[middle - 1].key:
+        if one[middle - 1] == other[middle - 1]:
             low = middle
         else:
             high = middle - 1

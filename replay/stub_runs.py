@@ -8,6 +8,7 @@ from attrs import define, field
 from turntape.core.context import Context
 from turntape.core.seam import StartSample
 
+from .packing import digest
 from .stub_library import Asked, Recorded
 
 Choice = tuple["Run", Recorded, Asked]
@@ -76,10 +77,10 @@ class Runs:
                 found = [
                     (one, asked)
                     for one, asked in matching
-                    if one.take.whole is whole and run.is_free(one) and run.is_next(one)
+                    if one.whole is whole and run.is_free(one) and run.is_next(one)
                 ]
                 if found:
-                    one, asked = min(found, key=lambda pair: pair[0].asked.warned != pair[1].warned)
+                    one, asked = min(found, key=lambda pair: pair[0].warned != digest(pair[1].warned))
                     return run, one, asked
         return None
 

@@ -31,6 +31,11 @@ async def answered(backend: FixtureBackend, client: Client, *items: Any, **field
     return batches
 
 
+def places(backend: FixtureBackend) -> list[str]:
+    """Where the turns that can be played were recorded."""
+    return [one.where for turns in backend._library.turns.values() for one in turns]
+
+
 async def refused(backend: FixtureBackend, start: StartSample | None) -> BackendError:
     with pytest.raises(BackendError) as caught:
         await taken(backend, start)

@@ -7,6 +7,7 @@ import h11
 import pytest
 import trio
 from serving import Server
+from stubbed import places
 from taped import Recording, user
 
 from turntape.core.seam import Text
@@ -161,7 +162,7 @@ async def test_other_turns_and_lanes_are_left_alone(nursery: trio.Nursery) -> No
     assert backend.unused()[-1] == "fault 2:429: it never happened"
     await ws.create([user("hi")])
     assert (await ws.event())["type"] == "error"
-    assert notes == [f"fault 2:429: at turn 2, {backend._turns[1].where}"]
+    assert notes == [f"fault 2:429: at turn 2, {places(backend)[1]}"]
 
 
 def test_a_fixture_is_named_where_there_are_several() -> None:

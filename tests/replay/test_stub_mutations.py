@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from stubbed import CALL, DONE, answered, refused, rollout, taken
+from stubbed import CALL, DONE, answered, places, refused, rollout, taken
 from taped import TOOLS, Client, Recording, live, output, user
 
 from turntape.core.seam import Finish, Text
@@ -59,7 +59,7 @@ async def test_swapped_turn_order_on_one_lane_is_a_miss() -> None:
     recording = two_questions()
     backend = load(recording)
     said = await missed(backend, live(), user("second"))
-    first, second = (turn.where for turn in backend._turns)
+    first, second = places(backend)
     assert said == (
         f"Turn 2 is asked before turn 1, at {second}: on one lane turns are played in recorded order, "
         f"and both are of session 1. Turn 1 is at {first}."

@@ -2,7 +2,7 @@
 
 import pytest
 import trio
-from stubbed import DONE, answered, refused, rollout, taken
+from stubbed import DONE, answered, places, refused, rollout, taken
 from taped import Client, Recording, live, output, user
 
 from turntape.core.seam import Arguments, ClientGone, Finish, Sampled, Started, StartSample, Text
@@ -56,7 +56,7 @@ async def test_what_was_not_played_is_told_for_each_run() -> None:
     await answered(backend, client, user("List."))
     await answered(backend, client, output("call_1", "README.md"))
     await answered(backend, live(), user("List."))
-    unplayed = backend._turns[1].where
+    unplayed = places(backend)[1]
     assert backend.unused() == [f"run 2: {unplayed}: this turn was not played", "run 3: did not begin"]
 
 
