@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from attrs import define, field, frozen
 
 from .errors import ReplayError
+from .literals import Literals
 from .shapes import LITERAL, LOOK_BEHIND, MASK, SHAPES, Shape, configured, named
 
 SHORTEST_VALUE = 6
@@ -61,17 +62,6 @@ _FAMILIES = ("x-ratelimit-", "x-stainless-")
 _TOKEN_LIKE = re.compile(r"[A-Za-z0-9_.~+/=-]{24,}")
 
 
-def _any_of(literals: Iterable[str]) -> str:
-    """A pattern of them all, as a tree: it is tried at every character of every text."""
-    tree: dict[str, list[str]] = {}
-    for literal in literals:
-        if not literal:
-            return ""
-        tree.setdefault(literal[0], []).append(literal[1:])
-    branches = [re.escape(first) + _any_of(rest) for first, rest in sorted(tree.items())]
-    return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
-
-
 def _beginning(value: str) -> str:
     """A pattern of every beginning of ``value`` that is shorter; of several, a search finds the longest first."""
     pattern = ""
@@ -110,23 +100,25 @@ class Masker:
 
     shapes: tuple[Shape, ...] = field(default=SHAPES, repr=False)
     values: tuple[str, ...] = field(default=(), repr=False)
-    _finder: re.Pattern[str] = field(init=False, repr=False, eq=False)  # every place where a literal stands
+    _literals: Literals = field(init=False, repr=False, eq=False)  # of all shapes
     _by_literal: dict[str, tuple[Shape, ...]] = field(init=False, repr=False, eq=False)
     _beginnings: re.Pattern[str] | None = field(init=False, repr=False, eq=False)  # of values, at a text's end
-    longest_literal: int = field(init=False, repr=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
-        literals = {literal for shape in self.shapes for literal in shape.literals}
-        heads = {head for head in literals if not any(head != other and head.startswith(other) for other in literals)}
+        literals = Literals.of(literal for shape in self.shapes for literal in shape.literals)
         by_literal = {
-            head: tuple(s for s in self.shapes if any(lit.startswith(head) for lit in s.literals)) for head in heads
+            head: tuple(shape for shape in self.shapes if any(lit.startswith(head) for lit in shape.literals))
+            for head in literals.heads
         }
         beginnings = "|".join(_beginning(value[:LITERAL]) for value in self.values)
         set_ = object.__setattr__
-        set_(self, "_finder", re.compile(_any_of(heads)))
+        set_(self, "_literals", literals)
         set_(self, "_by_literal", by_literal)
         set_(self, "_beginnings", re.compile(rf"(?:{beginnings})\Z") if beginnings else None)
-        set_(self, "longest_literal", max(map(len, literals)))
+
+    @property
+    def longest_literal(self) -> int:
+        return self._literals.longest
 
     @classmethod
     def of(cls, values: Iterable[str] = (), names: Iterable[str] = ()) -> "Masker":
@@ -188,16 +180,14 @@ class Masker:
     def begins_nothing(self, text: str, n_new: int) -> bool:
         """Whether no secret begins with any of the last ``n_new`` characters of ``text``, and none did before."""
         start = max(0, len(text) - n_new - self.longest_literal + 1)
-        if self._finder.search(text, start) is not None:
+        if self._literals.stand_in(text, start):
             return False
         return self._beginnings is None or self._beginnings.search(text, start) is None
 
     def _places(self, text: str, base: int) -> Iterator[tuple[int, Shape]]:
-        search = self._finder.search
-        while (match := search(text, base)) is not None:
-            base = match.start() + 1  # literals may overlap
-            for shape in self._by_literal[match[0]]:
-                yield match.start(), shape
+        for at, literal in self._literals.places(text, base):
+            for shape in self._by_literal[literal]:
+                yield at, shape
 
 
 DEFAULT = Masker()
