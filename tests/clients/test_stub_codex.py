@@ -2,27 +2,15 @@
 
 import json
 import sys
-from collections.abc import AsyncIterator, Callable
-from functools import partial
 from pathlib import Path
 
 import codex_client
 import programs
 import pytest
-import trio
-from codex_client import PROMPT, Ran, Workspace, app_server, check_work_done
+from codex_client import PROMPT, Ran, Workspace, check_work_done
 from running import LAB, turntape
 
-from turntape.core.seam import Arguments, Finish, StartSample, Text, ToolCall
-from turntape.core.session import Session
-from turntape.replay.recorder import Recorder, Tape
-from turntape.transport.backends.base import Batch
-from turntape.transport.memory_store import MemoryStore
-from turntape.transport.server import ServerSettings, serve
-
 pytestmark = pytest.mark.clients
-
-SLOWLY = "LAB-SLOW, please."
 
 
 @pytest.fixture(scope="module")
@@ -115,125 +103,3 @@ def test_another_model_by_policy(codex: Path, recording: Path, tmp_path: Path) -
         assert len(result["warnings"]) == ("--warn" in options)
         if code:
             assert "it was recorded with model 'lab-model', not 'other-model'" in result["misses"][0]
-
-
-def test_an_interrupted_turn(codex: Path, tmp_path: Path) -> None:
-    """Recorded with an interrupt in the middle of an answer, and played to a Codex that is interrupted there too."""
-    out = tmp_path / "out.jsonl"
-
-    def talk(url: str, folder: Path) -> list[str]:
-        workspace = Workspace(folder)
-        workspace.point_at(url)
-        with app_server(codex, workspace) as agent:
-            return [agent.turn(SLOWLY, interrupt=True), agent.turn(PROMPT)]
-
-    options = ("--out", out, "--store", "memory", "--backend", f"scripted:{LAB}")
-    with turntape("record", *options, folder=tmp_path / "recorder") as server:
-        assert talk(server.url, tmp_path / "one") == ["interrupted", "completed"]
-        assert server.stop() == 0
-    with turntape("stub", out, "--strict", folder=tmp_path / "stub") as stub:
-        assert talk(stub.url, tmp_path / "two") == ["interrupted", "completed"]
-        assert stub.stop() == 0, stub.errors
-
-
-def test_resume(codex: Path, tmp_path: Path) -> None:
-    """A second process goes on with the conversation of the first, on a socket of its own, and so it does on a stub."""
-
-    def talk(url: str, folder: Path) -> None:
-        workspace = Workspace(folder)
-        workspace.point_at(url)
-        check_work_done(codex_client.execute(codex, workspace), workspace)
-        resumed = [codex, "exec", "resume", "--last", "--json", "--skip-git-repo-check", "And again, please."]
-        check_work_done(codex_client.run(resumed, workspace), workspace)
-
-    played(talk, tmp_path, f"scripted:{LAB}", n_turns=6)
-
-
-def test_compaction(codex: Path, tmp_path: Path) -> None:
-    """A conversation that is summarised half-way, and goes on from the summary."""
-    head, mark, rest = LAB.read_text().partition("[[rule]]")
-    steps = """{ call = "exec_command", arguments = { cmd = "echo first" } },
-        { finish = "stop", usage = { input_tokens = 100000 } }"""
-    script = tmp_path / "script.toml"
-    script.write_text(f"{head}[[rule]]\nwhen = {{ outputs = 0 }}\ntimes = 1\nsay = [{steps}]\n\n{mark}{rest}")
-
-    def talk(url: str, folder: Path) -> None:
-        workspace = Workspace(folder)
-        workspace.point_at(url, top="model_auto_compact_token_limit = 50000")
-        check_work_done(codex_client.execute(codex, workspace), workspace)
-
-    played(talk, tmp_path, f"scripted:{script}", n_turns=5)
-
-
-def played(talk: Callable[[str, Path], None], folder: Path, backend: str, *, n_turns: int) -> None:
-    """Record what ``talk`` does with a server in one place, and let it do the same with a stub in another."""
-    out = folder / "out.jsonl"
-    options = ("--out", out, "--store", "memory", "--backend", backend)
-    with turntape("record", *options, folder=folder / "recorder") as server:
-        talk(server.url, folder / "one")
-        assert server.stop() == 0
-    with turntape("stub", out, "--strict", folder=folder / "stub") as stub:
-        talk(stub.url, folder / "two")
-        assert stub.stop() == 0, stub.errors
-        assert stub.errors.endswith(f"played {n_turns} of {n_turns} turns, 0 misses\n")
-
-
-class Parent:
-    """A model that sends out a sub-agent, waits for it by the id that it got, and repeats what it said."""
-
-    models = ("lab-model",)
-
-    @trio.as_safe_channel
-    async def sample(self, start: StartSample) -> AsyncIterator[Batch]:
-        yield ()
-        items = start.context.items_after(None)
-        outputs = [str(item.value["output"]) for item in items if item.closes_call]
-        if "CHILD" in str([item.value for item in items if item.value.get("role") == "user"][-1]):
-            yield Text("The child is well."), Finish()
-        elif not outputs:
-            yield self._call("spawn_agent", {"message": "CHILD: say how you are."})
-        elif len(outputs) == 1:
-            yield self._call("wait_agent", {"targets": [json.loads(outputs[0])["agent_id"]], "timeout_ms": 20000})
-        else:
-            yield Text(f"LAB-DONE: {'is well' if 'The child is well.' in outputs[1] else outputs[1]}"), Finish()
-
-    def _call(self, name: str, arguments: dict[str, object]) -> Batch:
-        call = ToolCall(f"call_{name}", name, namespace="multi_agent_v1")
-        return call, Arguments(json.dumps(arguments)), Finish()
-
-    async def aclose(self) -> None: ...
-
-
-async def test_sub_agents(codex: Path, tmp_path: Path) -> None:
-    """A sub-agent has a socket and an id of its own; a stub's calls name the live one, so that it is really waited for."""
-    out = tmp_path / "out.jsonl"
-    tape = Tape.create(out)
-
-    def talk(url: str, folder: Path) -> str:
-        workspace = Workspace(folder)
-        workspace.point_at(url)
-        ran = codex_client.execute(codex, workspace, "Ask a child how it is.")
-        assert (ran.code, ran.complaints) == (0, [])
-        return ran.last_message
-
-    with trio.fail_after(codex_client.PATIENCE_S):
-        async with trio.open_nursery() as nursery:
-            settings = ServerSettings()
-            port = await nursery.start(
-                partial(
-                    serve,
-                    settings,
-                    new_session=lambda: Recorder(Session(), tape),
-                    backend=Parent(),
-                    store=MemoryStore(),
-                    shutdown=trio.Event(),
-                )
-            )
-            said = await trio.to_thread.run_sync(talk, f"http://127.0.0.1:{port}/v1", tmp_path / "one")
-            nursery.cancel_scope.cancel()
-    tape.close()
-    assert said == "LAB-DONE: is well"
-    with turntape("stub", out, "--strict", folder=tmp_path / "stub") as stub:
-        assert talk(stub.url, tmp_path / "two") == "LAB-DONE: is well"
-        assert stub.stop() == 0, stub.errors
-        assert stub.errors.endswith("played 4 of 4 turns, 0 misses\n")
