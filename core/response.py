@@ -58,6 +58,7 @@ class _Part:
         where: encoded fields that place it in the response.
         fragments: deltas so far.
         delta_head, delta_middle, delta_tail: the template of its delta event.
+        reasons: its text counts as reasoning.
     """
 
     prefix: str
@@ -65,6 +66,7 @@ class _Part:
     delta_head: bytes
     delta_middle: bytes
     delta_tail: bytes
+    reasons: bool
     index: int = 0
     fragments: list[str] = field(factory=list)
 
@@ -242,9 +244,10 @@ class OpenResponse:
             encoded = orjson.dumps(text)
         out.append(b"%b%d%b%b%b" % (part.delta_head, n, part.delta_middle, encoded, part.delta_tail))
         part.fragments.append(text)
-        self._n_said_bytes += len(encoded) - 2
-        if part.prefix.startswith("reasoning"):
-            self._n_reasoned_bytes += len(encoded) - 2
+        n_bytes = len(encoded) - 2
+        self._n_said_bytes += n_bytes
+        if part.reasons:
+            self._n_reasoned_bytes += n_bytes
 
     def _begin_message(self, phase: str | None, out: list[bytes]) -> None:
         item = {"id": self.ids("msg"), "type": "message", "status": "in_progress", "role": "assistant", "content": []}
@@ -274,7 +277,7 @@ class OpenResponse:
 
     def _new_part(self, prefix: str, where: bytes, tail: bytes = b"}", index: int = 0) -> _Part:
         head = b'{"type":"response.%b.delta",%b"sequence_number":' % (prefix.encode(), self._lane)
-        return _Part(prefix, where, head, b"," + where + b',"delta":', tail, index)
+        return _Part(prefix, where, head, b"," + where + b',"delta":', tail, prefix.startswith("reasoning"), index)
 
     def _begin_part(self, prefix: str, out: list[bytes]) -> _Part:
         """Open a content part; an open one ends."""

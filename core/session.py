@@ -102,7 +102,8 @@ class Session:
             case Sampled(sample_id, batch):
                 if (lane := self._sampling.get(sample_id)) is None:
                     return []  # cancelled earlier; its last batch was already on its way
-                response, out = lane.response, list[bytes]()
+                out: list[bytes] = []
+                response = lane.response
                 if response.announced:
                     lane.quiet_since = now
                     finish = self._add(lane, batch, out)

@@ -17,6 +17,8 @@ from collections.abc import Mapping
 
 
 class State(enum.Enum):
+    __hash__ = object.__hash__  # in C: each delta looks its row up
+
     IDLE = "idle"  # no response open
     LOADING = "loading"  # the store looks for the parent of the next response, or for items it refers to
     SAMPLING = "sampling"  # a backend is producing increments for the open response
@@ -29,6 +31,8 @@ BUSY = frozenset({State.LOADING, State.SAMPLING, State.SAVING})
 
 
 class Input(enum.Enum):
+    __hash__ = object.__hash__
+
     CREATE = "response.create"
     WARMUP = "response.create, generate=false"
     LOAD = "client event, something it names is not in memory"

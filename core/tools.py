@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+import orjson
 from attrs import field, frozen
 
 from .errors import UnsupportedField
@@ -124,7 +125,31 @@ def _inner_definition(value: Any, _: Any) -> FunctionTool | CustomTool:
     return converter.structure(value, CustomTool)
 
 
+MAX_KNOWN, MAX_KNOWN_BYTES = 8, 128 << 10
+"""Arrays of tools that are remembered, and the JSON that each may have. An agent sends one or two, with every request."""
+
+_known: dict[bytes, tuple[ToolDefinition, ...]] = {}
+
+
+def _definitions(value: Any, type_: Any) -> tuple[ToolDefinition, ...]:
+    """The same JSON was checked before, and is the same tools: all that is seen of remembering them is the time."""
+    try:
+        encoded = orjson.dumps(value)
+    except orjson.JSONEncodeError:  # too deep: whoever answers says so
+        encoded = b""
+    if (known := _known.get(encoded)) is not None:
+        return known
+    checked: tuple[ToolDefinition, ...] = _check_definitions(value, type_)
+    if 0 < len(encoded) <= MAX_KNOWN_BYTES:
+        if len(_known) >= MAX_KNOWN:
+            _known.clear()
+        _known[encoded] = checked
+    return checked
+
+
 converter.register_structure_hook(ToolDefinition, _definition)
+_check_definitions = converter.get_structure_hook(tuple[ToolDefinition, ...])
+converter.register_structure_hook_func(lambda type_: type_ == tuple[ToolDefinition, ...], _definitions)
 converter.register_structure_hook(FunctionTool | CustomTool, _inner_definition)
 
 

@@ -287,8 +287,10 @@ def check_choice(request: ResponseCreate, brought: tuple[Tool, ...]) -> None:
     Args:
         brought: tools that the conversation brought.
     """
+    if not request.choice.only:
+        return
     names = {tool.name for tool in (*request.callable_tools, *brought)}
-    for name in request.choice.only or ():
+    for name in request.choice.only:
         if name not in names:
             raise InvalidField(
                 f"Tool choice '{name[:SHOWN]}' not found in 'tools'; offer it there or choose another.",

@@ -26,7 +26,8 @@ SHORT: dict[str, type[Text] | type[Arguments] | type[Reasoning]] = {"d": Text, "
 """Short lines: the key, and what its strings are increments of."""
 
 
-JUST_TEXT = frozenset({str})
+SHORT_ROWS = {("s", "t", key, "h"): kind for key, kind in SHORT.items()}
+"""The keys of a short line as it is recorded."""
 
 STEP_KEYS = frozenset({"open", "step", "s", "t", "rules", "in", *SHORT, "out", "h", "raised"})
 """All that a line of a step may have."""
@@ -91,7 +92,8 @@ class Fixture:
         reader = _Reader(fixture)
         for number, line in enumerate(lines, 1):
             reader.line = number
-            reader.take(line, may_be_cut=number == len(lines) and not ended)
+            if not (line.startswith(b'{"s":') and reader.take_short(line)):
+                reader.take(line, may_be_cut=number == len(lines) and not ended)
         if not lines:
             reader.refuse(f'is empty; a fixture begins with {{"turntape":{FORMAT}}}.')
         return fixture
@@ -146,8 +148,6 @@ class _Reader:
         raise FixtureUnreadable(self.fixture.name, self.line, problem)
 
     def take(self, line: bytes, *, may_be_cut: bool) -> None:
-        if line.startswith(b'{"s":') and self._take_short(line):
-            return
         if not line.strip():
             return
         row = _row(line)
@@ -165,20 +165,24 @@ class _Reader:
         except ValueError as exc:
             self.refuse(f"cannot be understood: {exc}.")
 
-    def _take_short(self, line: bytes) -> bool:
-        """Read a short line that has nothing special, as nearly all lines are; False leaves it to ``_add``."""
+    def take_short(self, line: bytes) -> bool:
+        """Read a short line that has nothing special, as nearly all lines are; False leaves it to ``take``."""
         try:
             row = orjson.loads(line)
         except orjson.JSONDecodeError:
             return False
-        name = "d" if "d" in row else "a" if "a" in row else "r"
-        session, at, texts, sent = row.get("s"), row.get("t"), row.get(name), row.get("h")
-        if len(row) != 4 or type(session) is not int or type(at) is not float or type(sent) is not str:
+        kind = SHORT_ROWS.get(tuple(row))
+        if kind is None:
+            return False
+        session, at, texts, sent = row.values()
+        if type(session) is not int or type(at) is not float or type(texts) is not list or type(sent) is not str:
             return False
         sample_id = self._last_sample.get(session)
-        if sample_id is None or type(texts) is not list or not {*map(type, texts)} <= JUST_TEXT:
+        if sample_id is None:
             return False
-        kind = SHORT[name]
+        for text in texts:
+            if type(text) is not str:
+                return False
         event = Sampled(sample_id, tuple(map(kind, texts)))
         self.fixture.lines.append(Step(self.line, session, at, event, None, None, sent))
         return True

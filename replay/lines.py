@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import frozen
+from attrs import define, frozen
 
 from turntape.core.seam import Event
 
@@ -19,9 +19,9 @@ class Blob:
     value: Any
 
 
-@frozen
+@define
 class Step:
-    """One call of ``Session.receive``.
+    """One call of ``Session.receive``. Nobody changes one; it is not frozen since that would double the cost of making it.
 
     Attributes:
         line: of the file, counted from 1.

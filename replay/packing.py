@@ -21,6 +21,8 @@ from turntape.core.seam import ClientText, Effect, Event, Increment, Send, Start
 BLOB_BYTES = 1024
 MAX_JSON_PER_CHARACTER = 6  # "\u0000"
 REFERENCE = "$blob"
+PLAIN = frozenset({str, int, float, bool, type(None)})
+"""Types of values that refer to nothing."""
 LISTS = frozenset({"input", "output", "items"})
 
 BY_NAME: dict[str, type[Any]] = {cls.__name__: cls for cls in (*Event.__args__, *Increment.__args__)}
@@ -189,7 +191,7 @@ class Unpacker:
         """The inverse of ``Packer.value``. Raises ``MissingBlob``."""
         if refers(packed) or not isinstance(packed, dict):
             return self._resolved(packed)
-        return {name: self._field(name, inner) for name, inner in packed.items()}
+        return {name: inner if type(inner) in PLAIN else self._field(name, inner) for name, inner in packed.items()}
 
     def effects(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Effects as plain JSON values. Raises ``MissingBlob``."""
@@ -223,7 +225,9 @@ class Unpacker:
 
     def _field(self, name: str, value: Any) -> Any:
         if name == "response" and isinstance(value, dict) and not refers(value):
-            return {inner: self._elements(inner, below) for inner, below in value.items()}
+            return {
+                inner: below if type(below) in PLAIN else self._elements(inner, below) for inner, below in value.items()
+            }
         return self._elements(name, value)
 
     def _elements(self, name: str, value: Any) -> Any:

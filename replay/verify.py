@@ -79,18 +79,6 @@ def verify(fixture: Fixture, new_session: NewSession = Session) -> Verified:
     running = set[tuple[int, str]]()
     for line in fixture.lines:
         match line:
-            case Blob(number, name, value):
-                if digest(encode(value)) != name:
-                    problem = f"the value is not the one that was filed as {name}: one of them was edited"
-                    raise Divergence(fixture.name, number, problem)
-            case Turn(number, session, sample_id, key):
-                n_turns += 1
-                if (session, sample_id) != ended and (session, sample_id) in keys:
-                    problem = "the turn line does not stand right behind the end of its sample, or stands there twice"
-                    raise Divergence(fixture.name, number, problem)
-                ended = None
-                if (today := keys.get((session, sample_id), "no such sample")) != key:
-                    raise Divergence(fixture.name, number, "the turn answers another conversation", key, today)
             case Step():
                 if ended is not None:
                     raise Divergence(
@@ -111,6 +99,18 @@ def verify(fixture: Fixture, new_session: NewSession = Session) -> Verified:
                     elif isinstance(effect, CancelSample):
                         running.discard((step.session, effect.sample_id))
                 _check(fixture, packer, step, effects, raised, is_last=step is last)
+            case Blob(number, name, value):
+                if digest(encode(value)) != name:
+                    problem = f"the value is not the one that was filed as {name}: one of them was edited"
+                    raise Divergence(fixture.name, number, problem)
+            case Turn(number, session, sample_id, key):
+                n_turns += 1
+                if (session, sample_id) != ended and (session, sample_id) in keys:
+                    problem = "the turn line does not stand right behind the end of its sample, or stands there twice"
+                    raise Divergence(fixture.name, number, problem)
+                ended = None
+                if (today := keys.get((session, sample_id), "no such sample")) != key:
+                    raise Divergence(fixture.name, number, "the turn answers another conversation", key, today)
             case _:
                 relayed.check(line)
     lost = tuple(relayed.reconstruction.findings.lost)
