@@ -235,7 +235,8 @@ class FixtureBackend:
         if fault is not None:
             script = first_half(script)
         accepted = next((at for at, event in take.events if isinstance(event, Started)), None)
-        if accepted is not None or fault is not None:
+        joined = self.pace.joined and script  # the first increments say that it was accepted
+        if (accepted is not None and not joined) or fault is not None:
             await _until(began + self.pace.due(accepted or 0.0))
             yield ()
         last = len(script) and take.finish is not None and fault is None

@@ -8,10 +8,11 @@ import trio
 from stubbed import CALL, rollout, taken
 from taped import Recording, live, user
 
-from turntape.core.seam import Finish, Message, Sampled, Started, Text
+from turntape.core.seam import Finish, Message, Sampled, SampleFailed, Started, Text
 from turntape.replay.errors import ReplayError
 from turntape.replay.pacing import Pace
 from turntape.replay.stub import FixtureBackend
+from turntape.transport.backends.base import BackendError
 
 
 async def times(backend: FixtureBackend, *, each_s: float = 0.0) -> list[tuple[float, str]]:
@@ -43,7 +44,7 @@ def spoken() -> Recording:
 @pytest.mark.parametrize(
     ("speed", "expected"),
     [
-        ("instant", [(0, ""), (0, "ab"), (0, "c"), (0, "")]),
+        ("instant", [(0, "abc")]),
         ("recorded", [(0.05, ""), (0.25, "ab"), (1.25, "c"), (1.26, "")]),
         ("x2", [(0.025, ""), (0.125, "ab"), (0.625, "c"), (0.63, "")]),
         ("4", [(0, ""), (0, "a"), (0.25, "b"), (0.5, "c")]),
@@ -52,7 +53,7 @@ def spoken() -> Recording:
 async def test_a_take_is_as_fast_as_it_should_be(
     autojump_clock: trio.testing.MockClock, speed: str, expected: list[tuple[float, str]]
 ) -> None:
-    """At once, as recorded in the recorded pieces, scaled, or one token after the other, the first at once."""
+    """At once and in one piece, as recorded in the recorded pieces, scaled, or one token after the other, the first at once."""
     assert await times(FixtureBackend.load([spoken().fixture], speed=speed)) == expected
 
 
@@ -98,3 +99,31 @@ def test_a_pace_says_what_it_is() -> None:
         "1000 tokens/s",
         "4 times as fast as recorded",
     ]
+
+
+async def test_a_long_answer_at_once_comes_in_pieces() -> None:
+    """All of it, in its order, in pieces between which other clients have their turn."""
+    recording = Recording()
+    words = [f"word {n} " for n in range(200)]
+    recording.client().turn(user("List."), say=tuple((Text(word),) for word in words))
+    batches = await taken(FixtureBackend.load([recording.fixture], speed="instant"), live().ask(user("List.")))
+    said = [increment.text for batch in batches for increment in batch if isinstance(increment, Text)]
+    assert said == words and 1 < len(batches) < 10 and batches[-1][-1] == Finish()
+
+
+async def test_a_recorded_failure_at_once_begins_as_it_did() -> None:
+    """A response that was accepted and then failed is told of first, though there is nothing to say."""
+    recording = Recording()
+    client = recording.client()
+    start = client.ask(user("List."))
+    assert start is not None
+    client.feed(Started(start.sample_id))
+    client.feed(SampleFailed(start.sample_id, "server_error", "No.", 500))
+    backend, said = FixtureBackend.load([recording.fixture], speed="instant"), list[object]()
+    start = live().ask(user("List."))
+    assert start is not None
+    with pytest.raises(BackendError, match=re.escape("No.")):
+        async with backend.sample(start) as batches:
+            async for batch in batches:
+                said.append(batch)
+    assert said == [()]
