@@ -59,6 +59,9 @@ _FIELDS = frozenset(
     }
 )
 _FAMILIES = ("x-ratelimit-", "x-stainless-")
+_SCANNED_AT_ONCE = 1024
+"""Characters that may be a secret up to which each piece is looked at as it comes; ours. Known keys are shorter."""
+
 _TOKEN_LIKE = re.compile(r"[A-Za-z0-9_.~+/=-]{24,}")
 
 
@@ -79,12 +82,14 @@ class Finding:
         start: where it begins in the text, in characters; what a mask keeps stands before.
         end: where it ends.
         certain: a known shape or a configured value, which is masked; else it is only warned of.
+        found_at: where what a mask keeps begins.
     """
 
     kind: str
     start: int
     end: int
     certain: bool = True
+    found_at: int = field(default=0, eq=False, repr=False)
 
 
 @frozen
@@ -161,21 +166,34 @@ class Masker:
 
     def certain(self, text: str, base: int = 0) -> Iterator[Finding]:
         """The secrets whose beginning stands at ``base`` or later; some may overlap."""
-        done = dict[int, int]()  # by shape: what begins inside one that is closed ends with it
+        done = dict[int, int]()  # by shape, where its last match ended: no text costs more than one pass
         for at, shape in self._places(text, base):
-            if at >= done.get(id(shape), 0) and (match := shape.pattern.match(text, at)) is not None:
-                if shape.closed:
-                    done[id(shape)] = match.end()  # no text costs more than one pass
+            if _ends_inside(shape, text, at, done.get(id(shape), 0)):
+                continue
+            if (match := shape.pattern.match(text, at)) is not None:
+                if shape.closed or shape.begins is not None:
+                    done[id(shape)] = match.end()
                 if shape.plausible(match["b"]):
-                    yield Finding(shape.kind, *match.span("b"))
+                    yield Finding(shape.kind, *match.span("b"), found_at=at)
 
     def begun(self, text: str, base: int) -> Iterator[tuple[int, int]]:
         """What may go on behind the end of ``text``: where it begins, and where the part of it that is not kept does."""
         if self._beginnings is not None and (begun := self._beginnings.search(text, base)) is not None:
             yield begun.start(), begun.start()
+        settled = set[int]()  # shapes of which nothing begins earlier
+        done = dict[int, int]()
         for at, shape in self._places(text, base):
-            if (match := shape.pattern.fullmatch(text, at, partial=True)) is not None:
-                yield at, match.end("k") if match["k"] is not None else len(text)
+            known = id(shape)
+            if known in settled or (shape.begins and _ends_inside(shape, text, at, done.get(known, 0))):
+                continue
+            if (match := shape.pattern.fullmatch(text, at, partial=True)) is None:
+                if shape.begins is not None and (ended := shape.pattern.match(text, at)) is not None:
+                    done[known] = ended.end()
+            elif match["k"] is None:
+                yield at, len(text)
+            else:
+                settled.add(known)
+                yield at, match.end("k")
 
     def begins_nothing(self, text: str, n_new: int) -> bool:
         """Whether no secret begins with any of the last ``n_new`` characters of ``text``, and none did before."""
@@ -210,11 +228,13 @@ class StreamMasker:
     _base: int = field(init=False, default=0)  # what begins before was decided upon earlier
     _out: int = field(init=False, default=0)  # this much of _text has gone out, or its mask has
     _begun: bool = field(init=False, default=False)
+    _unseen: list[str] = field(init=False, factory=list)  # pieces that go on with what may be a long secret
+    _n_unseen: int = field(init=False, default=0)
 
     @property
     def holding(self) -> bool:
         """Something was fed and has not gone out."""
-        return self._out < len(self._text)
+        return self._out < len(self._text) or self._n_unseen > 0
 
     def passes(self, delta: str) -> bool:
         """Whether ``delta`` goes out as it is, and is fed by that: nothing is held, and it begins no secret."""
@@ -228,7 +248,11 @@ class StreamMasker:
         """What can go out now."""
         if self.passes(delta):
             return delta
-        text = self._text = self._text + delta
+        self._unseen.append(delta)
+        self._n_unseen += len(delta)
+        if self._begun and len(self._text) > max(_SCANNED_AT_ONCE, 8 * self._n_unseen):
+            return ""  # or else a text that never ends would be looked at whole with each piece
+        text = self._see()
         first = limit = len(text)
         for start, body in self.masker.begun(text, self._base):
             first, limit = min(first, start), min(limit, body)
@@ -236,16 +260,22 @@ class StreamMasker:
         spans = self._spans()
         for span in reversed(spans):
             if span.start < limit < span.end:
-                limit = span.start
+                limit, first = span.start, min(first, span.found_at)
         masked = self._masked(limit, spans)
         self._decided(first, limit)
         return masked
 
     def flush(self) -> str:
         """The rest: the text has ended."""
+        self._see()
         masked = self._masked(len(self._text), self._spans())
         self._text, self._base, self._out, self._begun = "", 0, 0, False
         return masked
+
+    def _see(self) -> str:
+        self._text += "".join(self._unseen)
+        self._unseen, self._n_unseen = [], 0
+        return self._text
 
     def _masked(self, limit: int, spans: list[Finding]) -> str:
         spans = [span for span in spans if span.start < limit]
@@ -279,6 +309,16 @@ def allowed_headers(headers: Mapping[str, str], masker: Masker = DEFAULT) -> dic
     return allowed
 
 
+def _ends_inside(shape: Shape, text: str, at: int, end: int) -> bool:
+    """Whether what begins at ``at`` is no more than a part of the match before it, which ended at ``end``."""
+    if at >= end:
+        return False
+    if shape.begins is None:
+        return True
+    head = shape.begins.match(text, at)
+    return head is None or head.end() <= end
+
+
 def _overlap(one: Finding, other: Finding) -> bool:
     return one.start < other.end and other.start < one.end
 
@@ -289,7 +329,8 @@ def _merged(findings: Iterable[Finding]) -> list[Finding]:
     for finding in sorted(findings, key=lambda finding: (finding.start, -finding.end)):
         if merged and finding.start < merged[-1].end:
             last = merged[-1]
-            merged[-1] = Finding(last.kind, last.start, max(last.end, finding.end), last.certain)
+            found_at = min(last.found_at, finding.found_at)
+            merged[-1] = Finding(last.kind, last.start, max(last.end, finding.end), last.certain, found_at)
         else:
             merged.append(finding)
     return merged

@@ -43,6 +43,8 @@ class Shape:
         pattern: matches from there.
         plausible: whether what matched is one, and no word or placeholder that looks alike.
         closed: a key that begins inside another of its kind ends with it.
+        begins: matches what stands before the secret, if a key whose secret begins inside another's ends with it, as
+            far as that goes; None if it may end elsewhere, or if it is closed.
         source: where the form is known from: "documented" by who issues it, "standard", or "assumed" from keys seen.
     """
 
@@ -51,6 +53,7 @@ class Shape:
     pattern: "regex.Pattern[str]" = field(repr=False)
     plausible: Callable[[str], bool] = field(repr=False)
     closed: bool = True
+    begins: "regex.Pattern[str] | None" = field(default=None, repr=False)
     source: str = "assumed"
 
 
@@ -81,6 +84,7 @@ def _shape(
     after: str = _APART,
     end: str = "",
     plausible: Callable[[str], bool] = mixed,
+    run: bool = True,
     source: str = "assumed",
 ) -> Shape:
     """
@@ -89,17 +93,21 @@ def _shape(
         keep: what stands between the literal and the secret.
         after: what may stand before.
         end: what must follow.
+        run: the secret is a run of characters of one kind, as long as it can be.
     """
     names = tuple(literals.split("|"))
     begins = "|".join(map(regex.escape, names))
     pattern = regex.compile(f"{after}(?P<k>(?:{begins}){keep})(?P<b>{body}){end}")
-    return Shape(kind, names, pattern, plausible, closed=not keep, source=source)
+    head = regex.compile(f"{after}(?:{begins}){keep}") if keep and run and not end else None
+    return Shape(kind, names, pattern, plausible, closed=not keep, begins=head, source=source)
 
 
 _URL_SAFE = "[A-Za-z0-9_-]"
 _LINE_END = r"(?:\s|\\+[nrt]|\\+u000[aAdD9])"
+_HEADER = r"[A-Z][A-Za-z-]{1,30}: [^\n\r\"\\]{0,200}"  # Proc-Type, DEK-Info, Version
+_NEW_LINE = r"(?:(?:[\n\r]|\\+[nr]|\\+u000[aAdD])[ \t]*)"  # no part of a header, so headers are split in one way only
 _PEM_BODY = (
-    rf"(?:{_LINE_END}*[A-Z][A-Za-z-]{{1,30}}: [^\n\r\"\\]{{0,200}})*"  # Proc-Type, DEK-Info, Version
+    rf"(?:{_LINE_END}*{_HEADER}(?:{_NEW_LINE}+{_HEADER}){{0,15}})?"
     rf"{_LINE_END}*(?:[A-Za-z0-9+/=]|\\+/){{16}}(?:[A-Za-z0-9+/=]|\\+/|{_LINE_END})*"
 )
 
@@ -161,6 +169,7 @@ SHAPES: tuple[Shape, ...] = (
         keep=r"(?:[A-Z0-9]{1,16} ){0,3}PRIVATE KEY(?: BLOCK)?-----",
         after="",
         plausible=_anything,
+        run=False,
         source="standard",  # RFC 7468; the end may be cut off
     ),
     _shape(

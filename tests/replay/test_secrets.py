@@ -120,6 +120,9 @@ TOLD = Masker.of(values=["hunter2hunter2", "aaaaaa", "ter2hun+é"], names=["MY_T
 @settings(max_examples=300, deadline=None)
 @given(st.lists(PIECES, max_size=6), st.data())
 @example(["task-", LONG, LONG, LONG, LONG, " "], None)
+@example(
+    ["-----BEGIN RSA PRIVATE KEY-----\n", "eyJ", LONG, "-----END"], None
+)  # what may begin a second inside the first
 def test_a_text_in_pieces_is_masked_as_the_whole(texts: list[str], data: st.DataObject | None) -> None:
     """Wherever it is cut, what goes out joins to the masked text, and a masked text stays as it is."""
     whole = "".join(texts)
@@ -212,9 +215,32 @@ def test_only_listed_headers_are_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    "unit", ["sk-", "sk-a1-", "eyJ.", "eyJaaaaaaaaaa.", "://", "://a:bcd", "Bearer a", "api-key:", "-----BEGIN "]
+    "unit",
+    [
+        *("sk-", "sk-a1-", "eyJ.", "eyJaaaaaaaaaa.", "://", "://a:bcd", "Bearer a", "api-key:", "-----BEGIN "),
+        *("SessionToken=", "MY_TOKEN=", "-----BEGIN PRIVATE KEY-----Ab: "),
+    ],
 )
 def test_no_text_costs_more_than_one_pass(unit: str) -> None:
     """A megabyte of beginnings is read in its own length, not in its square."""
     text = unit * (1_000_000 // len(unit))
-    assert len(DEFAULT.text(text)) <= len(text)
+    assert len(TOLD.text(text)) <= len(text) + len(MASK)
+
+
+def test_headers_of_a_private_key_cost_no_more_than_one_pass() -> None:
+    """Lines that may be headers, and that no key follows, are split in one way only."""
+    text = "-----BEGIN PRIVATE KEY-----\n" + "Ab: " * 100_000
+    assert DEFAULT.text(text) is text
+
+
+@pytest.mark.parametrize("begin", ["-----BEGIN PRIVATE KEY-----\n", "sk-proj-", "Bearer ", "SessionToken="])
+def test_a_secret_without_an_end_is_not_looked_at_whole_with_each_piece(begin: str) -> None:
+    """Tens of thousands of pieces of one key, or of what looks like one, cost no more than a few passes."""
+    stream = DEFAULT.stream()
+    assert len("".join(map(stream.feed, [begin, *["Ab3d"] * 50_000]))) <= len(begin)
+    assert stream.holding
+
+
+def test_a_key_that_was_assigned_inside_another_is_masked_too() -> None:
+    """What goes on past the end of the key before it does not end with it."""
+    assert DEFAULT.text(f"SessionToken={'a1B2' * 10}SessionToken: {'c3D4' * 10}") == ("SessionToken=[masked]: [masked]")
