@@ -57,7 +57,10 @@ class RequestHead:
         method, target = event.method.decode("ascii"), event.target.decode("ascii")
         if not target.startswith("/") and target != "*":
             raise HeadError("Expected a path in the request line: this is no proxy for other hosts.")
-        return cls(raw, method, target, joined(event.headers), parser)
+        headers = joined(event.headers)
+        if "transfer-encoding" in headers and "content-length" in headers:
+            raise HeadError("The request gives its length twice, as Content-Length and by Transfer-Encoding: send one.")
+        return cls(raw, method, target, headers, parser)
 
     @property
     def path(self) -> str:

@@ -98,6 +98,7 @@ def test_a_head_is_found_wherever_it_is_cut(sizes: list[int]) -> None:
         b"CONNECT up.example:443 HTTP/1.1\r\nHost: up.example\r\n\r\n",
         b"GET http://up.example/v1 HTTP/1.1\r\nHost: up.example\r\n\r\n",
         b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
     ],
 )
