@@ -17,7 +17,8 @@ from turntape.transport.sse import BodyError, EventSplitter
 from .codings import Decoding, Unreadable
 from .frames import Close, FrameReader, Message, TooLarge, extensions_for
 from .heads import MAX_HEAD_BYTES, RequestHead, joined
-from .tap import Side, TapSession
+from .intake import Intake
+from .tap import Side
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class Exchange:
     """
 
     request: RequestHead
-    tap: TapSession | None
+    tap: Intake | None
     decided: trio.Event = field(factory=trio.Event)
     switched: bool = False
     over: bool = False
@@ -57,7 +58,7 @@ class Exchange:
     @property
     def waits(self) -> bool:
         """Whether the client still waits for something."""
-        return self.tap.n_open > 0 if self.switched and self.tap else not self.over
+        return self.tap.busy if self.switched and self.tap else not self.over
 
     # --- the client -------------------------------------------------------------------------------
 
@@ -166,11 +167,13 @@ class Exchange:
 
 @define(eq=False)
 class Answers:
-    """Reads what the upstream sends on one connection."""
+    """Reads what the upstream sends on one connection, and sees to it that all that both sides sent is told."""
 
     _waiting: deque[Exchange] = field(factory=deque)
     _now: Exchange | None = None
     _parser: h11.Connection | None = None
+    _told: list[Exchange] = field(factory=list)  # those of which something may be put off
+    _settling: trio.Lock = field(factory=trio.Lock)
     _lost: bool = False  # where one answer ends and another begins is not known any more
 
     @property
@@ -185,6 +188,32 @@ class Answers:
             exchange.over = True
         else:
             self._waiting.append(exchange)
+        self._told = [told for told in self._told if not told.over or (told.tap and told.tap.waits)]
+        self._told.append(exchange)
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether anything was put off."""
+        return any(exchange.tap.waits for exchange in self._told if exchange.tap)
+
+    async def settle(self) -> None:
+        """Tell what was put off, in order; other connections go on meanwhile."""
+        async with self._settling:
+            for exchange in self._told:
+                while exchange.tap and exchange.tap.waits:
+                    await exchange.tap.look()
+                    if exchange.tap.waits:  # else the connection has ended meanwhile
+                        self._go_on(exchange)
+
+    def settle_at_once(self) -> None:
+        """The same, for a connection that has ended."""
+        for exchange in self._told:
+            while exchange.tap and exchange.tap.waits:
+                self._go_on(exchange)
+
+    def _go_on(self, exchange: Exchange) -> None:
+        if exchange.tap:
+            self.safely(exchange, "upstream", exchange.tap.go_on, trio.current_time())
 
     def feed(self, received: bytes, at: float) -> None:
         """What one read brought; b"" for the end."""

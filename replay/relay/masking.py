@@ -2,11 +2,12 @@
 
 import base64
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
 import orjson
-from attrs import define, field
+import trio
+from attrs import define, field, frozen
 
 from ..packing import BLOB_BYTES, LISTS, digest
 from ..secrets import Masker, StreamMasker
@@ -24,11 +25,27 @@ OPEN_STREAMS = 1024
 VARIES = ("delta", "sequence_number", "obfuscation")
 """Fields in which one delta differs from the next of the same text."""
 
+PART = 1 << 16
+"""Characters after which whoever looks at a large message lets others have their turn."""
+
 KNOWN_VALUES = 1 << 16
 """How many values are known to hold no secret at most; ours."""
 
 Stream = tuple[Any, ...]
 """What a delta is a part of: kind, item and place, and the lane last."""
+
+
+@frozen(eq=False)
+class Looked:
+    """What a large message says, found out beforehand.
+
+    Attributes:
+        value: the JSON object that it is; {} if it is none.
+        masked: the whole of it; the same object if there is nothing to mask.
+    """
+
+    value: dict[str, Any]
+    masked: str
 
 
 @define(eq=False)
@@ -48,18 +65,59 @@ class Screen:
         Args:
             value: the JSON object that ``text`` is; empty if it is none.
         """
-        if len(text) >= BLOB_BYTES and value and all(map(self._is_clean, _pieces(value))):
-            return text
-        return self.masker.text(text)
+        steps = self._steps(text, value)
+        try:
+            while True:
+                next(steps)
+        except StopIteration as end:
+            masked: str = end.value
+        return masked
 
-    def _is_clean(self, piece: dict[str, Any]) -> bool:
+    async def look(self, text: str) -> Looked:
+        """Read and mask a large message; others have their turn after each ``PART``."""
+        value = loads(text)
+        await trio.lowlevel.checkpoint()
+        steps, n_looked_at = self._steps(text, value), 0
+        try:
+            while True:
+                n_looked_at += next(steps)
+                if n_looked_at >= PART:
+                    n_looked_at = 0
+                    await trio.lowlevel.checkpoint()
+        except StopIteration as end:
+            return Looked(value, end.value)
+
+    def _steps(self, text: str, value: Mapping[str, Any]) -> Generator[int, None, str]:
+        """Give ``text`` masked, and on the way how many characters have been looked at."""
+        if len(text) >= BLOB_BYTES and value:
+            for piece in _pieces(value):
+                if not (yield from self._is_clean(piece)):
+                    break
+            else:
+                return text
+        return (yield from self._masked(text))
+
+    def _masked(self, text: str) -> Generator[int, None, str]:
+        if len(text) <= PART:
+            yield len(text)
+            return self.masker.text(text)
+        stream, told = self.masker.stream(), list[str]()
+        for start in range(0, len(text), PART):
+            told.append(stream.feed(text[start : start + PART]))
+            yield PART
+        told.append(stream.flush())
+        masked = "".join(told)
+        return text if masked == text else masked
+
+    def _is_clean(self, piece: dict[str, Any]) -> Generator[int, None, bool]:
         encoded = compact(piece)
+        yield len(encoded)
         if len(encoded) < BLOB_BYTES:
             return self.masker.text(encoded) is encoded
         name = digest(encoded.encode())
         if name in self._clean:
             return True
-        if self.masker.text(encoded) is not encoded:
+        if (yield from self._masked(encoded)) is not encoded:
             return False
         if len(self._clean) >= KNOWN_VALUES:
             self._clean.clear()
@@ -143,18 +201,26 @@ class MaskedMessages:
         return self.screen.masker
 
     def whole(
-        self, key: str, content: str | bytes, value: dict[str, Any], at: float, *, is_delta: bool = False
+        self,
+        key: str,
+        content: str | bytes,
+        value: dict[str, Any],
+        at: float,
+        *,
+        is_delta: bool = False,
+        looked: Looked | None = None,
     ) -> None:
         """A message that says all that it says at once.
 
         Args:
             value: the JSON object that it is; {} if it is none.
+            looked: what ``screen`` has found out about it, if it has.
         """
         if isinstance(content, bytes):
             text = base64.b64encode(_masked_bytes(content, self.masker)).decode()
             self._put(Outgoing(key, at, text, form="bytes"))
             return
-        text = self.screen.text(content, value)
+        text = looked.masked if looked else self.screen.text(content, value)
         if text is not content and '"logprobs"' in text and (masked := loads(text)):
             text = compact(_without_logprobs(masked))
         self._put(Outgoing(key, at, text, is_delta=is_delta))

@@ -126,6 +126,7 @@ class Pump:
                 self._answers.safely(exchange, by, partial(exchange.end, at, by=by), at)
             elif exchange.tap is not None:
                 self._answers.safely(exchange, "upstream", exchange.tap.release, at)
+        self._answers.settle_at_once()
 
     # --- client to upstream -------------------------------------------------------------------------
 
@@ -257,6 +258,7 @@ class Pump:
                 raise _Reset("client") from None
             self._catch_up()
             self._answers.feed(chunk, at)
+            await self._settle()
             self.relay.progressed()
         if self._first_end is not None:  # an answer that ends with its connection is not whole for that
             self._conclude(self._first_end)
@@ -266,6 +268,7 @@ class Pump:
             exchange.decided.set()
         self._end("upstream")
         await _send_eof(self.client)
+        await self._settle()
 
     # --- both -----------------------------------------------------------------------------------------
 
@@ -289,12 +292,18 @@ class Pump:
         sent, self._head = self._head + sent, b""
         try:
             await self._to.send_all(sent)
-            self._catch_up()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             # it may have answered before it hung up: what it said is still to be read
             with trio.move_on_after(LINGER_S):
                 await trio.sleep_forever()
             raise _Reset("upstream") from None
+        self._catch_up()
+        await self._settle()
+
+    async def _settle(self) -> None:
+        if self._answers.unsettled:
+            await self._answers.settle()
+            self.relay.progressed()
 
     def _end(self, side: Side) -> None:
         """``side`` sends nothing more."""

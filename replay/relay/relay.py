@@ -14,6 +14,7 @@ from ..recorder import Tape
 from ..secrets import Masker
 from .exchanges import Exchange
 from .heads import HeadError, RequestHead
+from .intake import Intake
 from .masking import Screen
 from .tap import TapSession
 from .upstream import Upstream
@@ -101,7 +102,7 @@ class Relay:
             upstream=self.upstream.url,
             headers=request.headers,
         )
-        return Exchange(request, tap)
+        return Exchange(request, Intake(tap))
 
     def progressed(self) -> None:
         """Something was read or has ended: whoever waits until nobody is busy looks again."""

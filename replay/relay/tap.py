@@ -14,7 +14,7 @@ from ..packing import BLOB_BYTES
 from ..presets import preset_for
 from ..recorder import Tape
 from ..secrets import Masker, allowed_headers
-from .masking import DELTA, ENDS, MaskedMessages, Outgoing, Screen, loads, repeats
+from .masking import DELTA, ENDS, Looked, MaskedMessages, Outgoing, Screen, loads, repeats
 
 Side = Literal["client", "upstream"]
 
@@ -102,19 +102,19 @@ class TapSession:
         self._flush_short()
         self._line("answer", at, {"status": status, "headers": allowed_headers(headers, self.masker)})
 
-    def client(self, content: str | bytes, *, at: float) -> None:
+    def client(self, content: str | bytes, *, at: float, looked: Looked | None = None) -> None:
         """A whole message of the client; bytes if it is none of text."""
         if self._over:
             return  # a body that was still on its way when it had been refused
-        value = loads(content) if isinstance(content, str) else {}
+        value = _value(content, looked)
         if value.get("type", CREATE) == CREATE:
             self.n_open += 1
             self._n_warmups += value.get("generate") is False
-        self._messages.whole("client", content, value, at)
+        self._messages.whole("client", content, value, at, looked=looked)
 
-    def up(self, content: str | bytes, *, at: float) -> None:
+    def up(self, content: str | bytes, *, at: float, looked: Looked | None = None) -> None:
         """A whole message of the upstream: a WebSocket message, the data of an event, or a body."""
-        value = loads(content) if isinstance(content, str) else {}
+        value = _value(content, looked)
         type_ = value.get("type")
         is_delta = isinstance(type_, str) and type_.endswith(DELTA)
         if is_delta and isinstance(value.get("delta"), str):
@@ -123,7 +123,7 @@ class TapSession:
             return
         if isinstance(type_, str):
             self._messages.end(type_, value)
-        self._messages.whole("up", content, value, at, is_delta=is_delta)
+        self._messages.whole("up", content, value, at, is_delta=is_delta, looked=looked)
         if type_ == "response.output_item.done":
             self.tape.n_calls += _is_call(value.get("item"))
         if type_ in ENDS or value.get("object") == "response":
@@ -215,6 +215,12 @@ class TapSession:
 
     def _time(self, at: float) -> float:
         return round(at - self._started, 6)
+
+
+def _value(content: str | bytes, looked: Looked | None) -> dict[str, Any]:
+    if looked is not None:
+        return looked.value
+    return loads(content) if isinstance(content, str) else {}
 
 
 def _output_of(value: dict[str, Any]) -> list[Any]:
