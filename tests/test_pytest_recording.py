@@ -129,6 +129,17 @@ def test_new_asks_for_what_is_missed_and_records_the_whole_run_beside(tests: pyt
     run(tests, asks="Hi Ho").assert_outcomes(passed=1)
 
 
+def test_new_records_a_turn_that_has_changed(tests: pytest.Pytester) -> None:
+    """The recorded turn that it takes the place of is not played, and that fails nothing."""
+    run(tests, *upstream(tests), asks="Hi Ho").assert_outcomes(passed=1)
+    result = run(tests, *upstream(tests), "--turntape-record", "new", asks="Hi Ha")
+    result.assert_outcomes(passed=1)
+    assert files(tests) == ["it.jsonl", "it.new.jsonl"]
+    result = run(tests, *upstream(tests), "--turntape-record", "new", asks="Hi")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["turntape: 1 of 2 turns of it played; *"])
+
+
 def test_rules_that_people_wrote_outlive_the_recording(tests: pytest.Pytester) -> None:
     """What may differ is kept when a fixture is recorded again, wherever in the old file it was said."""
     run(tests, *upstream(tests)).assert_outcomes(passed=1)
@@ -150,7 +161,7 @@ def test_the_recording_of_a_failed_test_takes_no_place(tests: pytest.Pytester, m
         before = (tests.path / "fixtures" / "it.jsonl").read_bytes()
     result = run(tests, *upstream(tests), "--turntape-record", mode, answer="three")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["recorded *it.failed.jsonl; the test failed, so it.jsonl is as it was before"])
+    result.stdout.fnmatch_lines(["recorded *it.failed.jsonl; the test failed, so it did not become it.jsonl"])
     assert n_turns(tests, "it.failed.jsonl") == 1
     if mode == "all":
         assert (tests.path / "fixtures" / "it.jsonl").read_bytes() == before

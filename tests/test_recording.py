@@ -9,9 +9,9 @@ from turntape.core.seam import Opened
 from turntape.recording import SILENCE_S, NewRecording
 
 
-@pytest.mark.parametrize(("connects", "n_warnings"), [(True, 0), (False, 1)])
+@pytest.mark.parametrize(("comes", "n_warnings"), [("to be recorded", 0), ("to no upstream", 0), ("not", 1)])
 async def test_silence_is_said_once(
-    connects: bool, n_warnings: int, tmp_path: Path, autojump_clock: object, capsys: pytest.CaptureFixture[str]
+    comes: str, n_warnings: int, tmp_path: Path, autojump_clock: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An agent that has asked nothing after 15 seconds was probably not pointed here: it is said, once."""
     with NewRecording(tmp_path / "out.jsonl", option="--out") as recording:
@@ -19,6 +19,8 @@ async def test_silence_is_said_once(
             nursery.start_soon(recording.say_if_nobody_comes)
             await trio.sleep(SILENCE_S - 1)
             assert not capsys.readouterr().err
-            if connects:
+            if comes == "to be recorded":
                 recording.session().receive(Opened(seed="00" * 16, wall=1e9), now=0.0)
+            elif comes == "to no upstream":
+                recording.n_unreachable += 1
     assert capsys.readouterr().err.count("warning: nobody has connected yet, after 15 s; ") == n_warnings

@@ -58,6 +58,22 @@ def test_an_accounts_key_goes_to_its_owner_alone(url: str, environment: dict[str
     assert _of_account(Upstream.parse(url), environment) is sends
 
 
+def test_an_upstream_that_is_not_there_is_said_once(tmp_path: Path) -> None:
+    """It is why nothing was recorded, however often an agent tries; nobody is told that the agent did not come."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+    with turntape("record", "--upstream", url, "--out", "out.jsonl", folder=tmp_path) as relay:
+        for _ in range(3):
+            with socket.create_connection(("127.0.0.1", relay.port)) as client:
+                client.settimeout(20)
+                client.sendall(post(b'{"input":"Hi"}'))
+                assert b" 502 " in client.recv(65536)
+        assert relay.stop() == 0
+    assert relay.errors.count("nothing listens there") == 1
+    assert "not passed on, for the upstream could not be reached: 3 requests\n" in relay.errors
+    assert relay.errors.endswith("recorded nothing: the upstream cannot be reached\n")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_lets_an_answer_end(number: signal.Signals, tmp_path: Path) -> None:
     """After a signal the answer in flight goes on to its end, nobody else is let in, and the file is whole."""

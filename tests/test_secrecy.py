@@ -170,6 +170,8 @@ def test_scan_finds_and_shows_no_secret(tmp_path: Path) -> None:
     assert run("scan", clean, folder=tmp_path).returncode == 0
     named = run("scan", clean, "--secret-env", "MINE", folder=tmp_path, MINE="response.completed")
     assert named.returncode == 1 and "configured secret" in named.stdout
+    unset = run("scan", clean, "--secret-env", "MINE", folder=tmp_path)
+    assert unset.returncode == 0 and "warning: --secret-env: MINE is not set" in unset.stderr
 
 
 def test_scrub_writes_a_copy_that_can_be_shared(tmp_path: Path) -> None:

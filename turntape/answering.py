@@ -120,7 +120,7 @@ async def open_answering(setup: Setup) -> AsyncIterator[Answering]:
         ReplayError: a fixture cannot be played.
         SpecError, click.ClickException: the upstream cannot be used, or the recording not be written.
     """
-    secrecy = Secrecy.of(Secrets(secret_env=setup.secret_env))
+    secrecy = Secrecy.of(Secrets(secret_env=setup.secret_env), warns=False)
     played = None
     if setup.fixtures:
         played = FixtureBackend.load(setup.fixtures, masker=secrecy.masker(), **setup.options)

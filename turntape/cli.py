@@ -123,6 +123,7 @@ def serve(context: click.Context, /, record: Path | None, **values: Any) -> None
 @option(
     "--upstream",
     default="",
+    show_default=False,
     metavar="URL",
     help="Relay to this Responses server, http(s)://HOST/v1, and answer nothing.",
 )
@@ -173,7 +174,11 @@ def record(
 
 @main.command(cls=AroundAgent)
 @click.argument("fixtures", metavar="FIXTURE... [-- AGENT...]", nargs=-1, required=True, type=EXISTING_FILE)
-@option("--strict/--no-strict", default=False, help="Exit with 1 if recorded takes were left unused.")
+@option(
+    "--strict/--no-strict",
+    default=False,
+    help="Exit with 1 if a recorded turn was not played, or a fault never happened.",
+)
 @stub_options
 @secret_values
 @listen_options
@@ -243,7 +248,7 @@ def doctor(context: click.Context, /, sample: bool, as_json: bool, **values: Any
 @option(
     "--upgrade/--no-upgrade", default=False, help="Write the recordings again with what today's core makes of them."
 )
-@option("--reason", default="", help="Why that is right, for --upgrade; it stays in the file.")
+@option("--reason", default="", show_default=False, help="Why that is right, for --upgrade; it stays in the file.")
 @option("--accept-edits/--no-accept-edits", default=False, help="With --upgrade: what a person edited is meant.")
 @json_option
 def verify(
@@ -291,7 +296,13 @@ def show(fixtures: tuple[Path, ...], golden: bool, html: Path | None) -> None:
 @main.command()
 @FIXTURES
 @backend_options
-@option("--url", default="", metavar="URL", help="Drive this server of the Responses API, and no backend.")
+@option(
+    "--url",
+    default="",
+    show_default=False,
+    metavar="URL",
+    help="Drive this server of the Responses API, and no backend.",
+)
 @option(
     "--mode",
     type=click.Choice(("forced", "free")),
@@ -313,7 +324,12 @@ def show(fixtures: tuple[Path, ...], golden: bool, html: Path | None) -> None:
     help="Time between turns: as it was, none, or N times as long.",
 )
 @option("--strict/--no-strict", default=False, help="Exit with 1 if anything differs from the recording.")
-@click.option("--json", "json_file", type=FILE, help="Write the report to this file.")
+@click.option(
+    "--json",
+    "json_file",
+    type=FILE,
+    help="Write the report to this file, which compare reads; one that exists is written over.",
+)
 @click.option("--html", type=FILE, help="Write the report as a page for a browser.")
 @click.pass_context
 def drive(
@@ -355,8 +371,12 @@ def drive(
 @main.command()
 @click.argument("first", metavar="A.json", type=EXISTING_FILE)
 @click.argument("second", metavar="B.json", type=EXISTING_FILE)
-@click.option("--max-ttft-ratio", type=float, metavar="R", help="Most that the median TTFT may grow by.")
-@click.option("--max-wall-ratio", type=float, metavar="R", help="Most that the wall time may grow by.")
+@click.option(
+    "--max-ttft-ratio", type=float, metavar="R", help="Most that the median TTFT of B may be, in times that of A."
+)
+@click.option(
+    "--max-wall-ratio", type=float, metavar="R", help="Most that the wall time of B may be, in times that of A."
+)
 @click.option(
     "--allow-departures", type=WholeNumber(min=0), metavar="N", help="Departures in B; default: as many as in A."
 )
@@ -464,7 +484,11 @@ def scrub(fixture: Path, out: Path, keep: tuple[str, ...], **values: Any) -> Non
 
 @main.command()
 @option(
-    "--url", default="", help="A running server, such as http://127.0.0.1:8765/v1. Default: starts one for the demo."
+    "--url",
+    default="",
+    show_default=False,
+    metavar="URL",
+    help="A running server, such as http://127.0.0.1:8765/v1. Default: starts one for the demo.",
 )
 @option("--key-file", type=EXISTING_FILE, help="File whose first key is presented to the server.")
 def demo(url: str, key_file: Path | None) -> None:

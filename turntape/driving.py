@@ -33,6 +33,7 @@ from .commands import need_parent, open_router
 from .keys import read_keys
 from .options import EnvironmentFailed, Model
 from .plan import plan
+from .reading import write_private
 from .tables import Tables
 
 STOPPED = 128 + signal.SIGINT
@@ -94,7 +95,7 @@ class Files:
 
 def _write(path: Path, content: bytes) -> None:
     try:
-        path.write_bytes(content)
+        write_private(path, content)
     except OSError as exc:
         raise EnvironmentFailed(f"{path}: cannot be written: {exc.strerror}") from exc
 

@@ -205,6 +205,7 @@ listen_options = together(
         "--port",
         type=WholeNumber(0, 65535),
         default=8765,
+        show_default="8765; a free one for an agent behind --",
         metavar="PORT",
         help="Port to listen on; 0 picks a free one.",
     ),
@@ -281,7 +282,7 @@ model_options = together(
         "--store",
         type=StoreType(),
         default=default_store,
-        show_default="the user's data folder",
+        show_default="a file in the user's data folder; memory for record",
         help="Where responses with store:true are kept.",
     ),
 )
@@ -311,7 +312,13 @@ stub_options = together(
         default="fail",
         help="What a request that is not recorded gets: a refusal, or an answer from elsewhere, which is recorded.",
     ),
-    option("--upstream", default="", metavar="URL", help="Responses server that is asked on a miss; or --backend."),
+    option(
+        "--upstream",
+        default="",
+        show_default=False,
+        metavar="URL",
+        help="Responses server that is asked on a miss; or --backend.",
+    ),
     option("--out", type=FILE, help="With --on-miss record: the recording of the whole run, a new file."),
 )
 

@@ -104,7 +104,7 @@ def keep(written: Path, planned: Planned, *, passed: bool) -> str:
     assert target is not None
     if not passed:
         kept = _move(written, target.with_name(target.stem + ".failed" + SUFFIX))
-        return f"recorded {kept}; the test failed, so {target.name} is as it was before"
+        return f"recorded {kept}; the test failed, so it did not become {target.name}"
     before = ""
     if planned.setup.replaces and target.exists():
         before = f"; the recording before it is {_move(target, target.with_name(target.name + '.bak')).name}"

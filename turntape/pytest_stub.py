@@ -95,7 +95,8 @@ class Stub:
         """What is wrong and was not said before; "" for nothing.
 
         Args:
-            unused: turns that were not played are wrong too, if the stub is strict.
+            unused: turns that were not played are wrong too, if the stub is strict, and asked nothing elsewhere:
+                then a new recording has others in their place.
         """
         if self._broken:
             return ""
@@ -109,7 +110,7 @@ class Stub:
         if misses:
             lines.append(f"turntape: the stub of {self._planned.names} has no answer to {_n(len(misses), 'request')}.")
             lines += misses
-        if unused and self.strict and state.unused and not self._unused_said:
+        if unused and self.strict and state.unused and not state.recorded and not self._unused_said:
             self._unused_said = True
             lines.append(
                 f"turntape: {state.played} of {_n(state.n_turns, 'turn')} of {self._planned.names} played; "

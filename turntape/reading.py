@@ -1,6 +1,7 @@
 """The commands that only read recordings: no server, no backend, no network."""
 
 import gc
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -77,10 +78,16 @@ def _write_page(fixtures: Sequence[Fixture], paths: Sequence[Path], html: Path) 
     if html.suffix == ".jsonl" and html.exists():
         raise click.UsageError(f"--html: {html} looks like a recording; name another file for the page")
     try:
-        html.write_text(timeline_page(*fixtures), encoding="utf-8")
+        write_private(html, timeline_page(*fixtures).encode())
     except OSError as exc:
         raise EnvironmentFailed(f"--html: {html} cannot be written ({exc.strerror})") from exc
     click.echo(f"wrote {html}")
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that says what a recording says: a new one is, like a recording, its owner's only."""
+    with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(content)
 
 
 def load(path: Path) -> Fixture:

@@ -34,6 +34,7 @@ class NewRecording(AbstractContextManager["NewRecording"]):
 
     Attributes:
         keys: those that the server knows at the moment, which are hidden too.
+        n_unreachable: requests that could not be passed on, since the upstream cannot be reached.
     """
 
     path: Path
@@ -41,6 +42,7 @@ class NewRecording(AbstractContextManager["NewRecording"]):
     secrecy: Secrecy = field(factory=lambda: Secrecy.of(Secrets()))
     header: Mapping[str, Any] = field(factory=dict)
     keys: Callable[[], tuple[str, ...]] = field(init=False, default=tuple)
+    n_unreachable: int = field(init=False, default=0)
     tape: Tape = field(init=False)
     _masker: Masker = field(init=False, default=DEFAULT)
     _masked_keys: tuple[str, ...] | None = field(init=False, default=None)
@@ -87,7 +89,7 @@ class NewRecording(AbstractContextManager["NewRecording"]):
     async def say_if_nobody_comes(self) -> None:
         """Say so once, if no session has been recorded after ``SILENCE_S``."""
         await trio.sleep(SILENCE_S)
-        if not self.tape.n_sessions:
+        if not self.tape.n_sessions and not self.n_unreachable:
             click.echo(
                 f"warning: nobody has connected yet, after {SILENCE_S:g} s; does the agent read OPENAI_BASE_URL, "
                 "or was Codex given the -c overrides?",
@@ -110,7 +112,8 @@ class NewRecording(AbstractContextManager["NewRecording"]):
             more = {"refused": self.tape.refused} if self.tape.refused else {}
             return orjson.dumps({"recording": path, **asdict(self.tape.counts), **more}).decode()
         if not self.tape.n_sessions:
-            return "recorded nothing: nobody connected"
+            why = "the upstream cannot be reached" if self.n_unreachable else "nobody connected"
+            return f"recorded nothing: {why}"
         lost = self.tape.n_lost
         notes = [self.refusal] if self.refusal else []
         if lost:

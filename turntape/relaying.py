@@ -101,6 +101,13 @@ async def _record(
     agent: tuple[str, ...],
     as_json: bool,
 ) -> int:
+    def unreachable(message: str) -> None:
+        recording.n_unreachable += 1
+        if message not in said:  # an agent tries again many times
+            said.add(message)
+            click.echo(f"warning: {message}", err=True)
+
+    said = set[str]()
     relay = Relay(
         upstream,
         recording.tape,
@@ -108,7 +115,7 @@ async def _record(
         websocket=listen.websocket,
         secrets=recording.secrecy.values,
         names=recording.secrecy.names,
-        on_unreachable=lambda message: click.echo(f"warning: {message}", err=True),
+        on_unreachable=unreachable,
     )
     account = _of_account(upstream, os.environ)
 
@@ -129,6 +136,11 @@ async def _record(
 
     relayed = Relayed(listen, relay, recording, for_agent=bool(agent))
     code = await run(relayed, started=started, task=run_agent if agent else None)
+    if recording.n_unreachable:
+        n = recording.n_unreachable
+        click.echo(
+            f"not passed on, for the upstream could not be reached: {n} request{'' if n == 1 else 's'}", err=True
+        )
     if relay.n_others:
         others = ", ".join(f"{route} ({n})" for route, n in relay.n_others.most_common())
         click.echo(f"passed on and not recorded: {others}", err=True)

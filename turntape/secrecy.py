@@ -30,8 +30,11 @@ class Secrecy:
     refuse: bool = False
 
     @classmethod
-    def of(cls, secrets: Secrets, environment: Mapping[str, str] = os.environ) -> "Secrecy":
+    def of(cls, secrets: Secrets, environment: Mapping[str, str] = os.environ, *, warns: bool = True) -> "Secrecy":
         """
+        Args:
+            warns: a variable that is not set is warned of: what it should hold will not be found.
+
         Raises:
             click.UsageError: a variable or a value cannot be used; the value is not shown.
         """
@@ -44,6 +47,11 @@ class Secrecy:
                         "or more: ordinary text would be masked where it stands by accident"
                     )
                 values.append(value)
+            elif warns:
+                click.echo(
+                    f"warning: --secret-env: {name} is not set, so only what a text assigns to that name is known",
+                    err=True,
+                )
         if secrets.secret_file is not None:
             values += read_keys(secrets.secret_file, option="--secret-file")
         secrecy = cls((*dict.fromkeys(values),), secrets.secret_env, secrets.secrets == "refuse")

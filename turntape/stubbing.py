@@ -92,7 +92,7 @@ def played(values: Mapping[str, Any]) -> Played:
         speed=values["speed"],
         runs=values["runs"] or None,
         faults=values["fault"],
-        secrecy=Secrecy.of(take(Secrets, dict(values))),
+        secrecy=Secrecy.of(take(Secrets, dict(values)), warns=False),
     )
 
 

@@ -90,7 +90,7 @@ class Comparison:
         lines = [f"set up otherwise: {one}" for one in self.differs]
         for run in self.runs:
             lines += [f"{run.fixture}, time {run.repeat}", *_turns(run)]
-            lines.append(f"  wall {run.wall_s[0]:.2f} s, {run.wall_s[1]:.2f} s{_times(_ratio(*run.wall_s))}")
+            lines.append(f"  wall {run.wall_s[0]:.2f} s, {run.wall_s[1]:.2f} s:{_times(_ratio(*run.wall_s))}")
             lines.append("")
         lines += [f"only in the {one}" for one in self.only_in]
         lines.append(
@@ -202,7 +202,7 @@ def _differs(first: Report, second: Report) -> Iterator[str]:
 
 
 def _turns(run: RunPair) -> Sequence[str]:
-    head = ("turn", "verdict", "TTFT", "then", "ratio", "took", "then")
+    head = ("turn", "verdict", "TTFT A", "TTFT B", "ratio", "took A", "took B")
     rows = [
         (
             str(turn.turn),

@@ -300,7 +300,9 @@ class Report:
         try:
             value = orjson.loads(encoded)
         except orjson.JSONDecodeError as exc:
-            raise ReportUnreadable(f"{name}: is not JSON: {exc}.") from None
+            raise ReportUnreadable(
+                f"{name}: is not JSON: {exc}. A report is made with turntape drive … --json FILE."
+            ) from None
         version = value.pop("turntape_drive", None) if isinstance(value, dict) else None
         if type(version) is not int:
             raise ReportUnreadable(

@@ -162,6 +162,7 @@ def test_show_writes_a_page_and_never_over_a_recording(tmp_path: Path) -> None:
     ended = show(tmp_path, "--html", "a.html", "a.jsonl", "b.jsonl")
     assert ended.returncode == 0 and ended.stdout == "wrote a.html\n", ended.stderr
     assert (tmp_path / "a.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert (tmp_path / "a.html").stat().st_mode & 0o777 == 0o600  # it says what the recording says
     for words in (["--html", "a.jsonl", "a.jsonl"], ["--html", "b.jsonl", "a.jsonl"]):
         ended = show(tmp_path, *words)
         assert ended.returncode == 2 and "recording" in ended.stderr
