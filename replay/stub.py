@@ -23,6 +23,7 @@ from .secrets import DEFAULT, Masker
 from .stub_faults import MIDWAY, ON_THE_CONNECTION, Fault, Faults, first_half
 from .stub_library import Library, Recorded
 from .stub_misses import no_answer, too_early
+from .stub_order import PATIENCE_S, Order
 from .stub_runs import Choice, Run, Runs
 from .stub_session import StubSession
 from .substitution import Substitution
@@ -60,6 +61,7 @@ class FixtureBackend:
     on_note: Callable[[str], object] | None = None
     _library: Library = field(factory=Library)
     _runs: Runs = field(factory=lambda: Runs(0))
+    _order: Order = field(factory=Order)
     _has_sessions: bool = False
     _played: dict[str, tuple[Run, Recorded]] = field(
         factory=dict
@@ -163,6 +165,7 @@ class FixtureBackend:
         run, recorded, _ = choice
         self._say_what_is_odd(choice)
         self._runs.begin(start, choice)
+        self._order.moved()
         if self._has_sessions:
             self._played[start.sample_id] = run, recorded
         try:
@@ -170,6 +173,9 @@ class FixtureBackend:
                 yield batch
         finally:
             run.playing.discard(recorded.order)
+            if recorded.order in run.played:
+                run.ended[recorded.order] = trio.current_time()
+            self._order.moved()
 
     def unused(self) -> list[str]:
         """One line for each turn that was never played to its end; one for a fixture, or a run, of which none was."""
@@ -243,6 +249,7 @@ class FixtureBackend:
         for at, batch in _with_last(self.pace.timed(script)):
             await _until(began + at[0])
             if last and at[1]:
+                await self._in_order(run, recorded, began)
                 run.played.add(recorded.order)
             yield batch
         if fault is not None:
@@ -257,6 +264,18 @@ class FixtureBackend:
             raise self._missed(
                 f"The recording of turn {recorded.number}, at {recorded.where}, was cut off after what has been played: "
                 f"its client left there, and this one has not, in {HOLD_S:g} s."
+            )
+
+    async def _in_order(self, run: Run, recorded: Recorded, since: float) -> None:
+        """Wait until this answer may end, where its end would not come in its own time."""
+        beside = self._library.beside(recorded)
+        if not beside or self.pace.speed == 1.0:
+            return
+        missed = await self._order.wait(run, recorded, beside, since)
+        if missed is not None:
+            self._note(
+                f"the end of turn {recorded.number} was held for {PATIENCE_S:g} s: turn {missed.number}, at {missed.where}, "
+                "came before it in the recording"
             )
 
     def _strike(self, start: StartSample, recorded: Recorded, fault: Fault) -> BackendError:

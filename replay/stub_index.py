@@ -15,7 +15,7 @@ START = re.compile(
     rb'\{"type":"StartSample","sample_id":"([^"\\]+)","model":("(?:[^"\\]|\\.)*"),"key":"([0-9a-f]{32})"'
 )
 ENDS = (b'"type":"Finish"', b'"type":"SampleFailed"')
-"""Behind one of these stands each turn line. Text that says the same has its quotes escaped."""
+"""Each turn line stands behind one of these."""
 
 
 @frozen
@@ -64,9 +64,8 @@ class Index:
             asked = _asked(content)
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
-        n_ended = sum(one.ended for one in asked)
-        whole = n_ended == sum(map(content.count, ENDS)) and {one.session for one in asked} <= rules.keys()
-        return cls(rules, asked) if whole and n_ended else None
+        known = {one.session for one in asked} <= rules.keys() and any(one.ended for one in asked)
+        return cls(rules, asked) if known else None
 
     @property
     def n_turns(self) -> int:
@@ -123,6 +122,7 @@ def _asked(content: bytes) -> tuple[Asked, ...]:
                 raise ValueError("the file was edited")
         found.append(Asked(session, orjson.loads(start[2]), key, begins, turn is not None))
         at = content.find(b'{"type":"StartSample"', start.end())
-    if ended:
-        raise ValueError("a turn that was not asked for")
+    tail = content.rfind(b'\n{"turn":')
+    if ended or any(content.find(end, tail) >= 0 for end in ENDS):
+        raise ValueError("a turn that was not asked for, or one whose line was cut off")
     return tuple(found)

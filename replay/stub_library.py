@@ -56,6 +56,7 @@ class Recorded:
         warned: hash of the settings that may differ.
         whole: it came to an end, and is to be played.
         before: the turn before it on its lane that came to an end; None for the first.
+        asked_at: seconds since 1970; ``ended_at`` too.
     """
 
     volume: Volume
@@ -71,6 +72,8 @@ class Recorded:
     states: tuple[str, ...]
     warned: str
     before: "Recorded | None" = None
+    asked_at: float = 0.0
+    ended_at: float = 0.0
 
     @property
     def lane(self) -> str:
@@ -155,6 +158,7 @@ class Library:
     _shelved: Shelved = field(factory=Shelved)
     _unread: dict[Volume, None] = field(factory=dict)
     _reading: trio.Lock = field(factory=trio.Lock)
+    _beside: dict[int, dict[str, tuple[Recorded, ...]]] = field(factory=dict)  # by volume and lane
 
     def add_all(self, sources: Iterable[str | Path | Fixture]) -> None:
         """
@@ -259,6 +263,10 @@ class Library:
             found += [(one, asked) for one in shelf.by_key.get(asked.key, ())]
         return sorted(found, key=lambda pair: pair[0].order)
 
+    def beside(self, recorded: Recorded) -> tuple[Recorded, ...]:
+        """Turns on other lanes of its recording that went on while its own did."""
+        return self._beside.get(recorded.volume.number, {}).get(recorded.lane, ())
+
     def _shelf(self, rules: tuple[Any, ...]) -> Shelf:
         own = [*rules, *self.rules]
         key = encode(own)
@@ -287,6 +295,7 @@ class Library:
         numbers = {id(take): n for n, take in enumerate(sorted(found, key=lambda take: take.session), 1)}
         before: dict[tuple[int, str | None], Recorded] = {}
         names: dict[str, str] = {}  # one object for each key, however many turns have it
+        lanes: dict[str, list[Recorded]] = {}
         for place, take in enumerate(found):
             self.models.setdefault(take.start.model)
             shelf = self._shelf(take.rules)
@@ -305,11 +314,28 @@ class Library:
                 states=tuple(names.setdefault(state.key, state.key) for state in asked.reading.all_states),
                 warned=digest(asked.warned),
                 before=before.get(lane),
+                asked_at=take.opened_at + take.began,
+                ended_at=take.opened_at + take.began + take.duration_s,
             )
             shelf.add(recorded)
+            lanes.setdefault(recorded.lane, []).append(recorded)
             if take.whole:
                 before[lane] = recorded
         volume.n_turns = sum(take.whole for take in found)
+        self._beside |= {volume.number: _beside(lanes)} if len(lanes) > 1 else {}
+
+
+def _beside(lanes: dict[str, list[Recorded]]) -> dict[str, tuple[Recorded, ...]]:
+    """For each lane the turns with an end on those that overlap it in time."""
+    spans = sorted((own[0].asked_at, max(one.ended_at for one in own), name) for name, own in lanes.items())
+    found: dict[str, list[Recorded]] = {}
+    for place, (_, ended, name) in enumerate(spans):
+        for began, _, other in spans[place + 1 :]:
+            if began >= ended:
+                break
+            found.setdefault(name, []).extend(one for one in lanes[other] if one.whole)
+            found.setdefault(other, []).extend(one for one in lanes[name] if one.whole)
+    return {name: tuple(beside) for name, beside in found.items()}
 
 
 def stream_id(start: StartSample) -> str | None:

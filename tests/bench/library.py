@@ -4,8 +4,8 @@
 
 Each fixture is one agent's session: 5 KB of tools in every request, and in every turn a text and one tool call, whose output
 is the next request. `--rules` are those that hold for every fixture; `--keep` makes the fixtures in a folder, or takes
-those that are there. Times are medians of five starts, each with a first request and a hundred sessions of one turn; one
-start plays a hundred sessions to their end, and asks for what is not recorded.
+those that are there. Start, its memory and the first request are medians of five; one more start plays a hundred sessions to
+their end, and asks for what is not recorded.
 """
 
 import argparse
@@ -87,6 +87,12 @@ class Stub:
         self.url = line.split()[-1].replace("http://", "ws://").rstrip("/").removesuffix("/v1") + "/v1/responses"
 
     @property
+    def cpu_s(self) -> float:
+        """CPU time of the process so far."""
+        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    @property
     def rss_mb(self) -> float:
         """Resident memory of the whole process."""
         pages = int(pathlib.Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
@@ -116,16 +122,14 @@ def turn(socket: ClientConnection, number: int, turn: int, last: str | None) -> 
             return event
 
 
-def session(url: str, number: int, n_turns: int) -> float:
-    """Play a session; seconds that its first turn took."""
+def session(url: str, number: int, n_turns: int) -> None:
+    """Play a session."""
     with connect(url, max_size=None) as socket:
-        last, first_s = None, 0.0
+        last = None
         for n in range(n_turns):
-            began = time.perf_counter()
             event = turn(socket, number, n, last)
             assert event["type"] == "response.completed", event
-            last, first_s = event["response"]["id"], first_s or time.perf_counter() - began
-    return first_s
+            last = event["response"]["id"]
 
 
 def main() -> None:
@@ -142,33 +146,39 @@ def main() -> None:
         folder.mkdir(exist_ok=True, parents=True)
         paths = fixtures(folder, wanted)
         size = max(path.stat().st_size for path in paths)
-        starts, memory, firsts = [], [], []
+        starts, cpu, memory, firsts = [], [], [], []
         for n in range(5):
             with running(paths, wanted.rules) as stub:
                 starts.append(stub.started_s)
+                cpu.append(stub.cpu_s)
                 memory.append(stub.rss_mb)
-                firsts.append(session(stub.url, (n * 211) % len(paths), 1))
+                before = stub.cpu_s
+                session(stub.url, (n * 211) % len(paths), 1)
+                firsts.append(stub.cpu_s - before)
         with running(paths, wanted.rules) as stub:
             session(stub.url, 0, 1)
-            step = max(1, len(paths) // 100)
-            opened = [session(stub.url, number, wanted.turns) for number in range(1, len(paths), step)]
-            after_mb = stub.rss_mb
+            others, before = range(1, len(paths), max(1, len(paths) // 100)), stub.cpu_s
+            for number in others:
+                session(stub.url, number, wanted.turns)
+            session_s, after_mb = (stub.cpu_s - before) / len(others), stub.rss_mb
             misses = []
             for _ in range(2):
-                began = time.perf_counter()
-                with connect(stub.url, max_size=None) as socket:
+                before = stub.cpu_s
+                with connect(stub.url, max_size=None, open_timeout=None, close_timeout=None) as socket:
                     assert turn(socket, -1, 0, None)["type"] == "error"
-                misses.append(time.perf_counter() - began)
+                misses.append(stub.cpu_s - before)
             all_mb = stub.rss_mb
     median = statistics.median
     print(
         f"{len(paths)} fixtures of {wanted.turns} turns with {wanted.deltas} deltas, at most {size / 1000:.0f} KB each"
     )
     print(f"rules: {wanted.rules or 'none'}")
-    print(f"start: {median(starts):.2f} s (at most {max(starts):.2f}), {median(memory):.0f} MB")
-    print(f"first request: {median(firsts):.2f} s; first turn of each other session: {median(opened) * 1000:.0f} ms")
-    print(f"{len(opened)} sessions played to their end: {after_mb:.0f} MB")
-    print(f"first miss: {misses[0]:.1f} s, the next: {misses[1]:.2f} s; all read: {all_mb:.0f} MB")
+    print(f"start: {median(starts):.2f} s, of which {median(cpu):.2f} s of CPU time; {median(memory):.0f} MB")
+    print(
+        f"CPU time of the first request: {median(firsts):.2f} s; of each of {len(others)} other sessions: {session_s:.3f} s"
+    )
+    print(f"CPU time of the first miss: {misses[0]:.1f} s; of the next: {misses[1]:.2f} s")
+    print(f"memory after those sessions: {after_mb:.0f} MB; after the misses: {all_mb:.0f} MB")
 
 
 if __name__ == "__main__":

@@ -143,9 +143,11 @@ def main() -> None:
             found: dict[str, list[tuple[float, float, int]]] = {"stub": [], "aimock": []}
             for _ in range(wanted.repeat):
                 for name, server in (("stub", stub), ("aimock", aimock)):
-                    with tempfile.TemporaryDirectory() as folder:
-                        with server(pathlib.Path(folder), wanted.turns, n_deltas) as address:
-                            found[name].append(asyncio.run(load(address, n_sockets, wanted.turns)))
+                    with (
+                        tempfile.TemporaryDirectory() as folder,
+                        server(pathlib.Path(folder), wanted.turns, n_deltas) as address,
+                    ):
+                        found[name].append(asyncio.run(load(address, n_sockets, wanted.turns)))
             (ours, took, n), (theirs, took_theirs, n_theirs) = (
                 [statistics.median(column) for column in zip(*found[name], strict=True)] for name in ("stub", "aimock")
             )
