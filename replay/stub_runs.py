@@ -27,6 +27,8 @@ class Run:
         played: takes that were played to their end.
         lost: those of them whose client was gone before anybody could tell that it had heard the end.
         spent: takes without an end that were played to a client that did not leave where the recorded one did.
+        ended: when takes came to their end, on Trio's clock.
+        strayed: lanes whose client goes on in another order than the recorded one.
     """
 
     number: int
@@ -35,6 +37,8 @@ class Run:
     played: set[int] = field(factory=set)
     lost: set[int] = field(factory=set)
     spent: set[int] = field(factory=set)
+    ended: dict[int, float] = field(factory=dict)
+    strayed: set[str] = field(factory=set)
 
     def is_free(self, recorded: Recorded) -> bool:
         order = recorded.order

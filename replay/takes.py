@@ -44,6 +44,7 @@ class Take:
     Attributes:
         line: of the file, where it was started.
         began: seconds since its session's ``Opened``.
+        opened_at: when that was, in seconds since 1970.
         events: what its backend did, each with its seconds since ``began``.
         whole: it ended, well or not; a sample that was cancelled or cut off is no answer to anything.
     """
@@ -56,6 +57,7 @@ class Take:
     rules: tuple[object, ...]
     events: list[tuple[float, Started | Sampled | SampleFailed]] = field(factory=list)
     whole: bool = False
+    opened_at: float = 0.0
 
     @property
     def where(self) -> str:
@@ -187,6 +189,7 @@ def takes(fixture: Fixture, new_session: NewSession = Session) -> list[Take]:
     """
     found: dict[tuple[int, str], Take] = {}
     rules: dict[int, tuple[object, ...]] = {}
+    opened_at: dict[int, float] = {}
     for step, effects, raised in refeed(fixture, new_session):
         if step.session not in rules:
             rules[step.session] = fixture.rules + step.rules
@@ -195,6 +198,8 @@ def takes(fixture: Fixture, new_session: NewSession = Session) -> list[Take]:
                 fixture.name, step.line, f"today's session raises {raised} here; `turntape verify` says more"
             )
         event = step.event
+        if isinstance(event, Opened):
+            opened_at[step.session] = event.wall
         if isinstance(event, Started | Sampled | SampleFailed):
             take = found.get((step.session, event.sample_id))
             if take is not None and not take.whole:
@@ -203,6 +208,7 @@ def takes(fixture: Fixture, new_session: NewSession = Session) -> list[Take]:
         for effect in effects:
             if isinstance(effect, StartSample):
                 take = Take(fixture, step.line, step.session, step.at, effect, rules[step.session])
+                take.opened_at = opened_at.get(step.session, 0.0)
                 found[step.session, effect.sample_id] = take
         _check_started(fixture, step, effects)
     return [*found.values()]
