@@ -95,6 +95,7 @@ def test_a_server_at_a_url_is_driven(mode: str, design: str, tmp_path: Path) -> 
         (["--backend", "scripted", "--tool-time", "fast"], 2, "recorded, zero, or a factor"),
         (["--backend", "scripted", "--repeat", "0"], 2, "--repeat"),
         (["--backend", "scripted", "--json", "nowhere/at.json"], 2, "there is no folder nowhere"),
+        (["--backend", "scripted", "--json", "."], 2, "--json: . is a folder; name a file"),
         (["--backend", "scripted", str(PARALLEL)], 2, "named twice"),
         (["--backend", "scripted", "--json", str(PARALLEL)], 2, "is a recording"),
     ],

@@ -178,6 +178,14 @@ def test_a_fixture_that_is_not_there_is_named_with_where_it_was_looked_for(tests
     )
 
 
+def test_a_name_that_no_file_can_have_names_no_fixture(tests: pytest.Pytester) -> None:
+    """A name that is too long is told like any other that is not there."""
+    tests.makepyfile("def test_it(turntape_stub):\n    turntape_stub('a' * 5000)\n")
+    result = tests.runpytest_subprocess()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*There is no fixture 'aaaa*"])
+
+
 def test_where_fixtures_are(tests: pytest.Pytester) -> None:
     """Beside the test before the root, by path, by the test's own name, or in the folders that the configuration names."""
     body = """

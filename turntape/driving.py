@@ -82,6 +82,8 @@ class Files:
         for option, path in (("--json", self.json), ("--html", self.html)):
             if path is not None:
                 need_parent(path, option=option)
+                if path.is_dir():
+                    raise click.UsageError(f"{option}: {path} is a folder; name a file for the report")
                 if path.exists() and any(path.samefile(fixture) for fixture in fixtures):
                     raise click.UsageError(f"{option}: {path} is a recording; name another file for the report")
 

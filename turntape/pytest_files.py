@@ -129,7 +129,7 @@ def _move(source: Path, target: Path) -> Path:
 
 def _find(name: str | Path, folders: Sequence[Path]) -> Path | None:
     paths = (folder / _file(name) for folder in folders)  # an absolute path is the same in every folder
-    return next((path for path in paths if path.is_file()), None)
+    return next((path for path in paths if os.path.isfile(path)), None)  # also of a name that is too long
 
 
 def _file(name: str | Path) -> str:
