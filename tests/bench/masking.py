@@ -2,18 +2,23 @@
 
     PYTHONPATH=tests python tests/bench/masking.py
 
-Nothing in it is a secret: that is the usual case, and the one that must be cheap.
+Nothing in these is a secret: that is the usual case, and the one that must be cheap. Then medians for a megabyte of texts,
+ordinary and such as are made to be slow, and how long a relay looks at a large request before others have their turn.
 """
 
 import json
+import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+import trio
 from taped import Client, user
 
 from turntape.core.seam import ClientText, Sampled, Text
 from turntape.core.session import Session
 from turntape.replay.masking import EventMasker
+from turntape.replay.relay.masking import Screen
 from turntape.replay.secrets import DEFAULT
 from turntape.replay.shadow import copied
 
@@ -24,11 +29,47 @@ TOOLS = [
 ]
 
 
+ROOT = Path(__file__).parents[2]
+ORDINARY = {"prose": "docs/*.md", "code": "replay/*.py", "recordings": "fixtures/*.jsonl"}
+HOSTILE = ["a", "=", '"', "sk-", "sk-a1-", "eyJ", "eyJa.", "-----BEGIN ", "://a:", "Bearer a", "api_key=", 'API_KEY="']
+MB = 1_000_000
+
+
 def microseconds(call: Callable[[], object], n: int) -> float:
     start = time.process_time()
     for _ in range(n):
         call()
     return (time.process_time() - start) / n * 1e6
+
+
+def per_megabyte(text: str) -> float:
+    """Median milliseconds."""
+    text = (text * (MB // len(text) + 1))[:MB]
+    return statistics.median(microseconds(lambda: DEFAULT.text(text), 1) for _ in range(5)) / 1e3
+
+
+class Steps(trio.abc.Instrument):
+    """Measures how long a task holds the loop."""
+
+    longest = _began = 0.0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._began = time.thread_time()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.longest = max(self.longest, time.thread_time() - self._began)
+
+
+def longest_step(n_chars: int) -> float:
+    """Milliseconds, the median of five, for a request of 8 KB messages that no relay has seen."""
+    text = "".join(path.read_text() for path in sorted(ROOT.glob(ORDINARY["code"])))
+    items = [user(f"{n} {text[n * 997 % 200_000 :][:8000]}") for n in range(n_chars // 8000)]
+    request = json.dumps({"type": "response.create", "input": items}, ensure_ascii=False)
+    longest = []
+    for _ in range(5):
+        trio.run(Screen(DEFAULT).look, request, instruments=[steps := Steps()])
+        longest.append(steps.longest * 1e3)
+    return statistics.median(longest)
 
 
 def main() -> None:
@@ -45,6 +86,14 @@ def main() -> None:
         client.turn(user("hello " * 200), say=((Text("x " * 500),),), tools=TOOLS)
     client.ask(user("more"), tools=TOOLS)
     print(f"a copy of a session in its turn 201: {microseconds(lambda: copied(client.session), 50):.0f} us")
+
+    for name, pattern in ORDINARY.items():
+        text_of = "".join(path.read_text() for path in sorted(ROOT.glob(pattern)))
+        print(f"a megabyte of {name}: {per_megabyte(text_of):.1f} ms")
+    for unit in HOSTILE:
+        print(f"a megabyte of {unit!r}: {per_megabyte(unit):.1f} ms")
+    for n_mb in (1, 4):
+        print(f"a relay's longest step in a request of {n_mb} MB: {longest_step(n_mb * MB):.1f} ms")
 
 
 if __name__ == "__main__":
