@@ -4,6 +4,9 @@ A value of ``BLOB_BYTES`` or more, encoded, is replaced by ``{"$blob": NAME}``. 
 never deeper: an object's own fields, the fields of its ``response``, and the elements of an ``input``, ``output``
 or ``items`` array in either. So what a turn costs is a few C-speed passes over its bytes, a repeated value is
 found again by its hash, and somebody's own ``{"$blob": ...}`` at such a place is told apart by being a blob itself.
+
+The Response objects of big server events repeat each other: each is ``{"$like": NAME, ...}`` with the fields only in
+which it differs from the first of the recording, which is a blob, big values in it replaced as above.
 """
 
 import hashlib
@@ -15,12 +18,13 @@ from typing import Any
 
 import cattrs
 import orjson
+from attrs import frozen
 
 from turntape.core.seam import ClientText, Effect, Event, Increment, Send, StartSample
 
 BLOB_BYTES = 1024
 MAX_JSON_PER_CHARACTER = 6  # "\u0000"
-REFERENCE = "$blob"
+REFERENCE, LIKE = "$blob", "$like"
 PLAIN = frozenset({str, int, float, bool, type(None)})
 """Types of values that refer to nothing."""
 LISTS = frozenset({"input", "output", "items"})
@@ -50,7 +54,20 @@ def decode(encoded: bytes) -> Any:
 
 
 def refers(value: Any) -> bool:
-    return isinstance(value, dict) and REFERENCE in value
+    """Whether ``value`` says by a key of its own that it stands for another."""
+    return isinstance(value, dict) and (REFERENCE in value or LIKE in value)
+
+
+def _is_response(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("object") == "response" and not refers(value)
+
+
+@frozen
+class _FirstResponse:
+    """The Response object that others are written by: its blob, and each of its fields, encoded."""
+
+    name: str
+    fields: dict[str, bytes]
 
 
 class Packer:
@@ -62,6 +79,7 @@ class Packer:
 
     def __init__(self) -> None:
         self.new: dict[str, bytes] = {}
+        self._first: _FirstResponse | None = None
 
     def event(self, event: Event) -> dict[str, Any]:
         return self._packed(event)
@@ -116,9 +134,26 @@ class Packer:
 
     def _encoded(self, encoded: bytes) -> Any:
         """A JSON value that is bytes already."""
-        if len(encoded) < BLOB_BYTES and REFERENCE.encode() not in encoded:
+        if len(encoded) < BLOB_BYTES and REFERENCE.encode() not in encoded and LIKE.encode() not in encoded:
             return orjson.Fragment(encoded)
-        return self.value(orjson.loads(encoded))
+        value = orjson.loads(encoded)
+        if not isinstance(value, dict) or refers(value) or not _is_response(value.get("response")):
+            return self.value(value)
+        return {
+            name: self._response(inner) if name == "response" else self._field(name, inner)
+            for name, inner in value.items()
+        }
+
+    def _response(self, response: dict[str, Any]) -> dict[str, Any]:
+        """A Response object by what makes it differ from the first one."""
+        packed = {name: self._elements(name, value) for name, value in response.items()}
+        fields = {name: encode(value) for name, value in packed.items()}
+        if self._first is None:
+            self._first = _FirstResponse(self._blob(encode(packed))[REFERENCE], fields)
+        if [*fields] != [*self._first.fields]:
+            return packed
+        own = {name: packed[name] for name, encoded in fields.items() if encoded != self._first.fields[name]}
+        return {LIKE: self._first.name, **own}
 
     def _client_text(self, event: ClientText) -> dict[str, Any]:
         """The JSON itself if it can be written back to the same bytes, so that it can be read and edited; else the text."""
@@ -175,6 +210,7 @@ class Unpacker:
 
     def __init__(self, blobs: Mapping[str, Any]) -> None:
         self._blobs = blobs
+        self._firsts: dict[str, dict[str, Any]] = {}
 
     def event(self, row: Any) -> Event:
         """Raises ``ValueError`` with what is wrong and where in ``row``."""
@@ -189,7 +225,7 @@ class Unpacker:
 
     def value(self, packed: Any) -> Any:
         """The inverse of ``Packer.value``. Raises ``MissingBlob``."""
-        if refers(packed) or not isinstance(packed, dict):
+        if not isinstance(packed, dict) or REFERENCE in packed:
             return self._resolved(packed)
         return {name: inner if type(inner) in PLAIN else self._field(name, inner) for name, inner in packed.items()}
 
@@ -216,18 +252,33 @@ class Unpacker:
         return self._resolved(value)
 
     def _resolved(self, value: Any) -> Any:
-        if not refers(value):
+        if type(value) is not dict or REFERENCE not in value:
             return value
-        name = value[REFERENCE]
+        return self._blob(value[REFERENCE])
+
+    def _blob(self, name: Any) -> Any:
         if not isinstance(name, str) or name not in self._blobs:
             raise MissingBlob(f"the blob {name!r} is missing; it should stand before its first use")
         return self._blobs[name]
 
+    def _like(self, name: Any) -> dict[str, Any]:
+        """The Response object that others are written by."""
+        first = self._blob(name)
+        if (known := self._firsts.get(name)) is not None:
+            return known
+        if not isinstance(first, dict):
+            raise MissingBlob(f"the blob {name!r} is no object, so nothing can be like it")
+        self._firsts[name] = resolved = {inner: self._elements(inner, below) for inner, below in first.items()}
+        return resolved
+
     def _field(self, name: str, value: Any) -> Any:
-        if name == "response" and isinstance(value, dict) and not refers(value):
-            return {
-                inner: below if type(below) in PLAIN else self._elements(inner, below) for inner, below in value.items()
+        if name == "response" and isinstance(value, dict) and REFERENCE not in value:
+            own = {
+                inner: below if type(below) in PLAIN else self._elements(inner, below)
+                for inner, below in value.items()
+                if inner != LIKE
             }
+            return self._like(value[LIKE]) | own if LIKE in value else own
         return self._elements(name, value)
 
     def _elements(self, name: str, value: Any) -> Any:

@@ -70,7 +70,7 @@ def verify(fixture: Fixture, new_session: NewSession = Session) -> Verified:
         Divergence: the first line that is not what today's core makes of the recording, or that was edited.
     """
     answers, relayed = recorded_steps(fixture, new_session), _Relayed(fixture, new_session)
-    packer = Packer()
+    unpacker = Unpacker(fixture.blobs)
     keys: dict[tuple[int, str], str] = {}
     n_steps = n_turns = 0
     sessions = set[int]()
@@ -98,7 +98,7 @@ def verify(fixture: Fixture, new_session: NewSession = Session) -> Verified:
                         running.add((step.session, effect.sample_id))
                     elif isinstance(effect, CancelSample):
                         running.discard((step.session, effect.sample_id))
-                _check(fixture, packer, step, effects, raised, is_last=step is last)
+                _check(fixture, unpacker, step, effects, raised, is_last=step is last)
             case Blob(number, name, value):
                 if digest(encode(value)) != name:
                     problem = f"the value is not the one that was filed as {name}: one of them was edited"
@@ -190,7 +190,7 @@ def _ended_by(event: Event) -> str | None:
 
 
 def _check(
-    fixture: Fixture, packer: Packer, step: Step, effects: Sequence[Effect], raised: str | None, *, is_last: bool
+    fixture: Fixture, unpacker: Unpacker, step: Step, effects: Sequence[Effect], raised: str | None, *, is_last: bool
 ) -> None:
     def diverge(problem: str, expected: str = "", got: str = "") -> None:
         raise Divergence(fixture.name, step.line, problem, expected, got)
@@ -209,22 +209,34 @@ def _check(
         diverge(problem, f"only the hash {step.sent} is known", f"hash {got}, of {_sent(effects)}")
     if step.out is None:
         return
-    if _are_as_told(Unpacker(fixture.blobs), effects, step.out):
+    if _are_as_told(unpacker, effects, step.out):
         return
-    packer.new.clear()
+    packer = Packer()
     today = [*map(packer.effect, effects)]
     same = orjson.dumps(today) == encode(step.out)
     if same and (is_last or packer.new.keys() <= fixture.blobs.keys()):
         return  # the blobs of the last line stand after it, and may have been cut off
+    blobs = {name: decode(value) for name, value in packer.new.items()}
+    if is_last:
+        unpacker = Unpacker({**_big_values(effects), **fixture.blobs})
     try:
-        recorded = Unpacker(fixture.blobs).effects(step.out)
+        recorded = unpacker.effects(step.out)
     except MissingBlob as exc:
         return diverge(str(exc))
     if not same:
-        blobs = {name: decode(value) for name, value in packer.new.items()}
         plain = Unpacker(blobs).effects(orjson.loads(orjson.dumps(today)))
         if encode(plain) != encode(recorded):
             diverge(*_first_difference(recorded, plain))
+
+
+def _big_values(effects: Sequence[Effect]) -> dict[str, Any]:
+    """Every value of today's effects that a recording may hold as a blob, by name."""
+    packer = Packer()
+    for effect in effects:
+        packer.effect(effect)
+        for entry in effect.data if isinstance(effect, Send) else ():
+            packer.value(orjson.loads(entry))
+    return {name: decode(value) for name, value in packer.new.items()}
 
 
 def _sent(effects: Sequence[Effect]) -> str:

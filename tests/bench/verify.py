@@ -1,10 +1,11 @@
 """How fast recordings verify: fixtures of many turns, made here, on one core.
 
-    python tests/bench/verify.py [--fixtures 1000] [--turns 30] [--deltas 60] [--per-read 1] [--profile]
+    python tests/bench/verify.py [--fixtures 1000] [--turns 30] [--deltas 60] [--per-read 4] [--profile]
 
-Each fixture is one agent's session: 5 KB of tools in every request, and in every turn a reasoning item, a tool call and a
-text, in a short line for each read of the backend. Prints the size of a fixture, how many `turntape verify` checks in a
-second of its CPU time, its start included, and how many the core's sessions alone get through: what limits it.
+Each fixture is one agent's session: 5 KB of tools in every request, a tool call in every turn but the last, and before
+every fourth call a text. A short line holds what one read of the backend brought: several deltas, as a model's server
+that decodes faster than it is read sends them, or one. Prints the size of a fixture, how many `turntape verify` checks in
+a second of its CPU time, its start included, and how many the core's sessions alone get through: what limits it.
 """
 
 import argparse
@@ -22,7 +23,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))  # the tests' own 
 
 from taped import Recording, output, user
 
-from turntape.core.seam import Arguments, Increment, Reasoning, Text, ToolCall
+from turntape.core.seam import Arguments, Increment, Text, ToolCall
 from turntape.replay.fixture import Fixture
 from turntape.replay.takes import recorded_steps
 from turntape.replay.verify import verify
@@ -34,23 +35,25 @@ TOOLS = [
 ]  # fmt: skip
 
 
-def said(turn: int, n_deltas: int, per_read: int) -> list[tuple[Increment, ...]]:
-    """A third of the deltas reason, a third are text, a third are arguments."""
-    third = n_deltas // 3
-    reasoning = [Reasoning(f"thought {n} ") for n in range(third)]
-    text = [Text(f"word {n} ") for n in range(n_deltas - 2 * third)]
-    arguments = [Arguments('{"cmd":"'), *(Arguments(f"arg {n} ") for n in range(third - 2)), Arguments('"}')]
-    reads = [tuple(one[n : n + per_read]) for one in (reasoning, text, arguments) for n in range(0, len(one), per_read)]
-    first = next(n for n, read in enumerate(reads) if isinstance(read[0], Arguments))
-    return [*reads[:first], (ToolCall(f"call_{turn}", "tool_1"),), *reads[first:]]
+def said(turn: int, n_turns: int, n_deltas: int, per_read: int) -> list[tuple[Increment, ...]]:
+    """A tool call; every fourth time a text of a third of the deltas before it; at the end a text alone."""
+    last = turn == n_turns - 1
+    n_text = n_deltas if last else n_deltas // 3 if turn % 4 == 0 else 0
+    text = [Text(f" w{n}") for n in range(n_text)]
+    reads = [tuple(text[n : n + per_read]) for n in range(0, n_text, per_read)]
+    if last:
+        return reads
+    arguments = [Arguments('{"cmd":"'), *(Arguments(f" a{n}") for n in range(n_deltas - n_text - 2)), Arguments('"}')]
+    calls = [tuple(arguments[n : n + per_read]) for n in range(0, len(arguments), per_read)]
+    return [*reads, (ToolCall(f"call_{turn}", "tool_1"),), *calls]
 
 
 def played(client: Any, n_turns: int, n_deltas: int, per_read: int) -> None:
     fields = {"tools": TOOLS, "instructions": "You are an agent. " * 100}
     new = user("Do what is to be done.")
     for turn in range(n_turns):
-        client.turn(new, say=said(turn, n_deltas, per_read), **fields)
-        new = output(f"call_{turn}", f"line of output {turn}\n" * 30)
+        client.turn(new, say=said(turn, n_turns, n_deltas, per_read), **fields)
+        new = output(f"call_{turn}", f"line of output {turn}\n" * 15)
 
 
 def content(number: int, n_turns: int, n_deltas: int, per_read: int) -> bytes:
@@ -64,7 +67,7 @@ def main() -> None:
     parser.add_argument("--fixtures", type=int, default=1000)
     parser.add_argument("--turns", type=int, default=30)
     parser.add_argument("--deltas", type=int, default=60)
-    parser.add_argument("--per-read", type=int, default=1, help="deltas in one read of the backend")
+    parser.add_argument("--per-read", type=int, default=4, help="deltas in one read of the backend")
     parser.add_argument("--profile", action="store_true", help="where the time of verify goes")
     asked = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):

@@ -14,12 +14,13 @@ from taped import Recording, user
 
 from turntape.core import seam
 from turntape.core.seam import ClientText, Event, Increment, Loaded, Sampled, Save, Send, Text
-from turntape.replay.errors import FixtureUnreadable
+from turntape.replay.errors import Divergence, FixtureUnreadable
 from turntape.replay.fixture import Fixture
 from turntape.replay.packing import BLOB_BYTES, Packer, Unpacker, decode
+from turntape.replay.verify import verify
 
 TEXTS = st.text(max_size=30) | st.just("ü" * 1200) | st.text(alphabet=st.characters(codec=None), max_size=5)
-NAMES = st.sampled_from(["$blob", "response", "input", "output", "items", "a"])
+NAMES = st.sampled_from(["$blob", "$like", "response", "input", "output", "items", "a"])
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=9) | st.just("x" * 1100),
@@ -108,6 +109,38 @@ def test_a_big_value_is_in_the_file_once() -> None:
     client.turn(user(long), say=((Text("b"),),), instructions=long)
     assert recording.content.count(long.encode()) == 2  # the item, and the instructions that every response echoes
     assert recording.content.count(b'"$blob"') > 4
+
+
+def test_a_response_object_is_written_by_what_differs_from_the_first() -> None:
+    """What every response of a session says again stands once; the bytes that were sent are known all the same."""
+    recording = Recording()
+    client = recording.client()
+    for turn in range(3):
+        client.turn(user("hi"), say=((Text("a"),),), instructions="be brief " * 200, metadata={"turn": str(turn)})
+    rows = [json.loads(line) for line in recording.content.splitlines()]
+    answers = [
+        entry["response"]
+        for row in rows
+        for effect in row.get("out", ())
+        for entry in effect.get("data", ())
+        if "response" in entry
+    ]
+    assert len(answers) == 9 and answers[0].keys() == {"$like"} and len({one["$like"] for one in answers}) == 1
+    assert answers[3].keys() == {"$like", "id", "metadata", "previous_response_id"}
+    assert recording.content.count(b'"top_logprobs"') == 1
+    verify(recording.fixture)
+    with pytest.raises(Divergence, match="service_tier"):
+        verify(Fixture.parse(recording.content.replace(b'"service_tier":"default"', b'"service_tier":"flex"')))
+
+
+def test_what_looks_like_a_response_written_short_is_a_value_of_its_own() -> None:
+    """A client may send any JSON: none of it is taken for a reference."""
+    for response in ({"$like": "x", "object": "response"}, {"$like": {}, "$blob": 1}, {"$like": "y" * 2000}):
+        recording = Recording()
+        text = json.dumps({"type": "response.create", "response": response, "$like": "z"}, separators=(",", ":"))
+        recording.client().text(text)
+        verify(recording.fixture)
+        assert [*recording.fixture.steps][1].event == ClientText(text)
 
 
 def test_a_client_text_reads_as_json() -> None:
