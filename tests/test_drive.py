@@ -152,13 +152,35 @@ def test_models_tables_hold_for_a_drive_too(script: str, tmp_path: Path) -> None
 
 
 def test_a_backend_that_is_down_fails_every_turn_for_the_same_reason(tmp_path: Path) -> None:
-    """It is asked each time, so that the verdicts do not depend on how often it was asked before."""
+    """It is asked each time, so that the verdicts do not depend on how often it was asked before; the exit code is 3."""
     words = ("--backend", "chat+http://127.0.0.1:1/v1", "--tool-time", "zero", "--repeat", "4", "--json", "at.json")
     ran = says("drive", PARALLEL, *words, folder=tmp_path)
-    assert ran.returncode == 0, ran.stderr
+    assert ran.returncode == 3 and "Error: no turn was answered: The backend at 127.0.0.1:1 cannot be" in ran.stderr
     runs = json.loads((tmp_path / "at.json").read_text())["verdicts"]["runs"]
     failures = [turn["failure"]["message"] for run in runs for turn in run["turns"]]
     assert len(failures) == 8 and len(set(failures)) == 1 and "nothing listens there" in failures[0]
+
+
+def test_a_backend_that_refuses_by_itself_was_there(script: str, tmp_path: Path) -> None:
+    """Its refusals are its answers, and what is found out of it: no fault of the environment."""
+    (tmp_path / "script.toml").write_text('[[rule]]\nsay = [{ fail = "context_length_exceeded" }]\n')
+    ran = says("drive", PARALLEL, "--backend", script, "--tool-time", "zero", folder=tmp_path)
+    assert ran.returncode == 0 and "2 failed" in ran.stdout, ran.stderr
+
+
+def test_a_report_on_standard_output_is_all_that_stands_there(script: str, tmp_path: Path) -> None:
+    """The table moves to standard error; no file of that name is made."""
+    words = ("drive", PARALLEL, "--backend", script, "--tool-time", "zero", "--json", "-")
+    ran = says(*words, folder=tmp_path)
+    assert ran.returncode == 0 and json.loads(ran.stdout)["turntape_drive"] == 1
+    assert "2 turns in 1 run" in ran.stderr and not (tmp_path / "-").exists()
+
+
+@pytest.mark.parametrize("words", [("--json",), ("--json", "--backend", "scripted")])
+def test_json_without_a_file_says_what_it_wants(words: tuple[str, ...], tmp_path: Path) -> None:
+    """Elsewhere it is a flag."""
+    ran = says("drive", PARALLEL, *words, folder=tmp_path)
+    assert ran.returncode == 2 and "--json wants a file here: --json FILE, or --json -" in ran.stderr
 
 
 def test_compare_says_by_its_exit_code_what_is_beyond(script: str, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from .options import (
     KINDS_OF_PROSE,
     Listen,
     Model,
+    ReportFile,
     Secrets,
     StoreSpec,
     WholeNumber,
@@ -52,6 +53,10 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
+        except click.BadOptionUsage as exc:
+            if exc.option_name == "--json" and self.name == "drive":
+                raise click.UsageError(ReportFile.WANTED, ctx) from None
+            raise
         except click.NoSuchOption as exc:
             if exc.option_name == "--config":
                 raise click.UsageError(
@@ -327,8 +332,9 @@ def show(fixtures: tuple[Path, ...], golden: bool, html: Path | None) -> None:
 @click.option(
     "--json",
     "json_file",
-    type=FILE,
-    help="Write the report to this file, which compare reads; one that exists is written over.",
+    type=ReportFile(),
+    metavar="FILE",
+    help="Write the report to this file, which compare reads; one that exists is written over; - prints it.",
 )
 @click.option("--html", type=FILE, help="Write the report as a page for a browser.")
 @click.pass_context

@@ -37,6 +37,7 @@ from .reading import write_private
 from .tables import Tables
 
 STOPPED = 128 + signal.SIGINT
+STANDARD_OUTPUT = Path("-")
 N_LINES = 20
 """Of progress within runs, where it is no terminal; ours."""
 
@@ -72,7 +73,11 @@ def thresholds(
 
 @frozen
 class Files:
-    """Where a report is written, beside the table."""
+    """Where a report is written, beside the table.
+
+    Attributes:
+        json: "-" for standard output, which is then all that stands there.
+    """
 
     json: Path | None
     html: Path | None
@@ -80,7 +85,7 @@ class Files:
     def check(self, fixtures: Sequence[Path]) -> None:
         """Raises ``click.UsageError`` before anything is driven for nothing, or a recording written over."""
         for option, path in (("--json", self.json), ("--html", self.html)):
-            if path is not None:
+            if path is not None and path != STANDARD_OUTPUT:
                 need_parent(path, option=option)
                 if path.is_dir():
                     raise click.UsageError(f"{option}: {path} is a folder; name a file for the report")
@@ -89,7 +94,9 @@ class Files:
 
     def write(self, report: Report) -> None:
         """Raises ``EnvironmentFailed``."""
-        if self.json is not None:
+        if self.json == STANDARD_OUTPUT:
+            click.echo(report.encode(), nl=False)
+        elif self.json is not None:
             _write(self.json, report.encode())
         if self.html is not None:
             _write(self.html, drive_page(report).encode())
@@ -139,6 +146,9 @@ def drive(paths: Sequence[Path], target: Target, settings: Settings, files: File
     """Play every fixture and report; 1 under ``strict`` if anything differs from the recordings.
 
     SIGINT ends the drive, and what was played until then is reported.
+
+    Raises:
+        EnvironmentFailed: nobody answered any turn; the report is written all the same.
     """
     files.check(paths)
     try:
@@ -152,9 +162,11 @@ def drive(paths: Sequence[Path], target: Target, settings: Settings, files: File
     stop = trio.CancelScope()
     report = trio.run(_drive, courses, target, settings, stop)
     files.write(report)
-    click.echo(report_table(report))
+    click.echo(report_table(report), err=files.json == STANDARD_OUTPUT)
     if stop.cancelled_caught:
         return STOPPED
+    if unanswered := report.unanswered:
+        raise EnvironmentFailed(f"no turn was answered: {unanswered.message}")
     whole = set(report.verdicts.counts) <= {"equal"} and not any(
         run.departures or run.not_reached for run in report.verdicts.runs
     )

@@ -139,6 +139,19 @@ class RunsType(click.ParamType[int]):
         return int(text)
 
 
+class ReportFile(click.ParamType[Path]):
+    """A file for a report, or ``-`` for standard output; an option in its place shows that it was forgotten."""
+
+    name = "file"
+
+    WANTED = "--json wants a file here: --json FILE, or --json - for standard output"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        if str(value).startswith("--") or not str(value):
+            raise click.UsageError(self.WANTED, ctx)
+        return Path(value)
+
+
 FILE = click.Path(path_type=Path)
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 

@@ -20,6 +20,9 @@ VERDICTS = ("equal", "text", "finish", "invalid", "arguments", "calls", "capped"
 CALL_VERDICTS = ("equal", "arguments", "different", "missing", "extra")
 
 
+UNREACHED = (502, 504)
+"""Statuses of a server error where a backend was not reached, or broke off."""
+
 QUOTED, QUOTED_BEFORE = 2000, 200
 """Characters of a text that a report quotes, and how many of them stand before the first difference."""
 
@@ -87,6 +90,11 @@ class Failure:
     code: str
     message: str
     status: int = 500
+
+    @property
+    def is_of_the_way(self) -> bool:
+        """It is of the connection, or of the key, and says nothing of the model."""
+        return self.code == "invalid_api_key" or (self.code == "server_error" and self.status in UNREACHED)
 
 
 @frozen(kw_only=True)
@@ -288,6 +296,14 @@ class Report:
     setup: Setup
     verdicts: Verdicts
     timings: Timings
+
+    @property
+    def unanswered(self) -> Failure | None:
+        """Why there was nobody to answer, if no turn was: not reached, or the key was refused. Other refusals are answers."""
+        turns = [turn for run in self.verdicts.runs for turn in run.turns]
+        failures = [turn.failure for turn in turns if turn.failure is not None and turn.failure.is_of_the_way]
+        said = any(time.got.ttft_s is not None for run in self.timings.runs for time in run.turns)
+        return failures[0] if turns and len(failures) == len(turns) and not said else None
 
     def encode(self) -> bytes:
         """The file: indented JSON, keys in the order of the classes."""
