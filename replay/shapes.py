@@ -4,8 +4,8 @@ A shape is found by a literal that it holds and then matched from there. Its pat
 and a group ``b``, which is the secret. No character can belong to either of the two by choice, so that a text that
 is read in pieces is split between them as the whole text is. Nothing here looks at more than 64 characters before a key.
 
-Texts are matched as they are found: plain, or as JSON inside JSON. So a key may stand right behind ``\\n``, and the
-line ends of a private key may be escaped any number of times.
+Texts are matched as they are found: plain, as JSON inside JSON, in a URL, or in the colors of a terminal. So a key may
+stand right behind ``\\n``, ``%3D`` or ``\\u001b[31m``, and the line ends of a private key may be escaped any number of times.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,8 @@ LITERAL = 16
 LOOK_BEHIND = 64
 """Characters before a key that a shape may look at, its own first literal included."""
 
-_ESCAPE = r"(?<=\\[bfnrt])|(?<=\\u[0-9a-fA-F]{4})"
+_COLOR = r"(?:\x1b|\\(?:u001b|u001B|x1b|x1B|033|e))\[[0-9;]{0,16}[A-Za-z]"
+_ESCAPE = rf"(?<=\\[bfnrt])|(?<=\\u[0-9a-fA-F]{{4}})|(?<=%[0-9a-fA-F]{{2}})|(?<={_COLOR})"
 _APART = rf"(?:(?<![A-Za-z0-9_-])(?<!{regex.escape(MASK)})|{_ESCAPE})"  # in the middle of base64url anything may look like a short prefix
 _AFTER = (
     rf"(?:(?<![A-Za-z0-9])(?<!{regex.escape(MASK)})|{_ESCAPE})"  # for prefixes that are long enough to be no accident

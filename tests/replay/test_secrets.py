@@ -241,6 +241,14 @@ def test_a_secret_without_an_end_is_not_looked_at_whole_with_each_piece(begin: s
     assert stream.holding
 
 
+@pytest.mark.parametrize("before", ["\x1b[32m", "\x1b[01;31m\x1b[K", "\\u001b[0;31m", "\\x1b[31m", "?q=key%3D", "%22"])
+def test_a_key_in_color_or_in_a_url_is_masked(before: str) -> None:
+    """The letters and digits that end an escape do not belong to the word behind it, whole or in pieces."""
+    text = f"{before}ghp_{LONG}01234567 "
+    stream = DEFAULT.stream()
+    assert DEFAULT.text(text) == f"{before}ghp_[masked] " == "".join(map(stream.feed, text)) + stream.flush()
+
+
 def test_a_key_that_was_assigned_inside_another_is_masked_too() -> None:
     """What goes on past the end of the key before it does not end with it."""
     assert DEFAULT.text(f"SessionToken={'a1B2' * 10}SessionToken: {'c3D4' * 10}") == ("SessionToken=[masked]: [masked]")
