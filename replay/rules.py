@@ -150,7 +150,7 @@ def _pattern(rule: dict[str, Any], *known: str) -> tuple[re.Pattern[str], str]:
     try:
         compiled = re.compile(pattern)
         compiled.sub(with_, "")
-    except (re.error, IndexError) as exc:
+    except (re.error, IndexError, OverflowError, RecursionError) as exc:
         raise _invalid(rule, f"its regular expression is wrong ({exc})") from None
     return compiled, with_
 

@@ -237,6 +237,8 @@ def test_call_ids_are_the_takes_own() -> None:
         ({"rule": "ignore", "fields": "user"}, 'an array "fields"'),
         ({"rule": "replace", "pattern": "(", "with": ""}, "its regular expression is wrong"),
         ({"rule": "replace", "pattern": "a", "with": r"\7"}, "its regular expression is wrong"),
+        ({"rule": "replace", "pattern": "a{1,99999999999}", "with": ""}, "its regular expression is wrong"),
+        ({"rule": "replace", "pattern": "(" * 5000 + ")" * 5000, "with": ""}, "its regular expression is wrong"),
         ({"rule": "replace", "pattern": "a"}, '"pattern" and "with" should be strings'),
         ({"rule": "replace", "pattern": "a", "with": "b", "item": []}, "'item' is not part of it"),
         ({"rule": "replace", "pattern": "a", "with": "b", "items": "x"}, '"items" should be an array'),
