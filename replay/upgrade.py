@@ -105,6 +105,7 @@ def _header(path: Path) -> dict[str, Any]:
 
 def _rewrite(path: Path, fixture: Fixture, header: dict[str, Any], new_session: NewSession) -> None:
     """Put the new file in the place of the old one, once it is on disk and verifies."""
+    path = path.resolve()  # a link stays one
     fd, name = tempfile.mkstemp(prefix=path.name, suffix=".new", dir=path.parent)
     new = Path(name)
     try:

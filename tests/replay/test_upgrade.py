@@ -98,6 +98,15 @@ def test_an_upgraded_recording_verifies_and_says_why(recording: Recording, path:
     assert [p.name for p in path.parent.iterdir()] == ["fix.jsonl"]
 
 
+def test_a_link_leads_to_the_upgraded_file(path: Path) -> None:
+    """What is written again is the file that a link names, and the link stays."""
+    link = path.parent / "link.jsonl"
+    link.symlink_to(path.name)
+    upgrade(link, **WHEN, new_session=WARMER)
+    assert link.is_symlink()
+    verify(Fixture.load(path), WARMER)
+
+
 def test_what_nothing_refers_to_is_dropped_and_places_are_right(path: Path) -> None:
     """Values of the old effects go, and each turn line names the bytes where its sample begins and ends."""
     longer = changed(b'"truncation":"disabled"', b'"truncation":"disabled","note":"' + b"n" * 2000 + b'"')
