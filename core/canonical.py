@@ -59,12 +59,16 @@ def canonical(item: Item, calls: Mapping[str, int]) -> bytes:
     Args:
         calls: the number of each call id that may occur. Ids are the model's; only their order means anything.
     """
-    value = {k: _dense(v) for k, v in item.value.items() if k not in DROPPED and v is not None and v != []}
+    value = {
+        k: v if type(v) is str else _dense(v)
+        for k, v in item.value.items()
+        if k not in DROPPED and v is not None and v != []
+    }
     value["type"] = kind = item.type
     if kind == "message" and "content" in value:
         value["content"] = _parts(value["content"])
-    if item.call_id is not None:
-        value["call_id"] = calls.get(item.call_id, item.call_id)
+    if (call_id := item.call_id) is not None:
+        value["call_id"] = calls.get(call_id, call_id)
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
 
 
@@ -104,14 +108,15 @@ class Fold:
     n_calls: int = 0
 
     def add(self, item: Item) -> "Fold":
-        if item.type == "reasoning":
+        kind = item.type
+        if kind == "reasoning":
             return self  # a client may drop it, and no two backends agree on it
         calls, n_calls, call_id = self.open_calls, self.n_calls, item.call_id
-        if call_id is not None and item.opens_call:
+        if call_id is not None and kind.endswith("_call"):
             n_calls += 1
             calls = {**calls, call_id: n_calls}
         form = canonical(item, calls)
-        if call_id is not None and item.closes_call:
+        if call_id is not None and kind.endswith("_output"):
             calls = {k: n for k, n in calls.items() if k != call_id}
         key = hashlib.blake2b(self.key.encode() + form, digest_size=16).hexdigest()
         return Fold(key, calls, n_calls)
