@@ -5,7 +5,7 @@
 In every turn the client sends the output of a tool call and is told of the next call; its arguments come in one delta, or in
 as many as `--deltas` says. Both servers are started for each measurement, one after the other, on one CPU, and the
 client is on another. aimock answers by the model's name alone; the stub compares each conversation as always. Prints
-medians and the ratio. aimock is the version that the tests install.
+medians, the ratio, and the CPU time that a turn takes each server, first the stub's. aimock is the version that the tests install.
 """
 
 import argparse
@@ -72,22 +72,22 @@ def serving(command: list[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 @contextmanager
-def stub(folder: pathlib.Path, n_turns: int, n_deltas: int) -> Iterator[str]:
+def stub(folder: pathlib.Path, n_turns: int, n_deltas: int) -> Iterator[tuple[str, int]]:
     record(folder / "fix.jsonl", n_turns, n_deltas)
     options = ["--runs", "any", "--port", "0"]
     with serving([sys.executable, "-m", "turntape", "stub", str(folder / "fix.jsonl"), *options]) as process:
         assert process.stdout is not None
-        yield process.stdout.readline().split()[-1].partition("://")[2].partition("/")[0]
+        yield process.stdout.readline().split()[-1].partition("://")[2].partition("/")[0], process.pid
 
 
 @contextmanager
-def aimock(folder: pathlib.Path, n_turns: int, n_deltas: int) -> Iterator[str]:
+def aimock(folder: pathlib.Path, n_turns: int, n_deltas: int) -> Iterator[tuple[str, int]]:
     program = programs.npm_program("@copilotkit/aimock", programs.AIMOCK, "llmock")
     fixtures = folder / "aimock"
     fixtures.mkdir()
     for_aimock(fixtures / "f.json", n_deltas)
     port = 20_000 + os.getpid() % 20_000
-    with serving([str(program), "-p", str(port), "-f", str(fixtures), "--log-level", "silent"]):
+    with serving([str(program), "-p", str(port), "-f", str(fixtures), "--log-level", "silent"]) as process:
         address = f"127.0.0.1:{port}"
         for _ in range(100):
             try:
@@ -97,7 +97,13 @@ def aimock(folder: pathlib.Path, n_turns: int, n_deltas: int) -> Iterator[str]:
                 break
             except OSError:
                 time.sleep(0.1)
-        yield address
+        yield address, process.pid
+
+
+def cpu_s(pid: int) -> float:
+    """CPU time of a process so far."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def session(url: str, n_turns: int, times: list[float], n_events: list[int]) -> None:
@@ -119,14 +125,14 @@ async def session(url: str, n_turns: int, times: list[float], n_events: list[int
             last = json.loads(text)["response"]
 
 
-async def load(address: str, n_sockets: int, n_turns: int) -> tuple[float, float, int]:
-    """Turns a second, the median turn in seconds, and events of a turn."""
+async def load(address: str, pid: int, n_sockets: int, n_turns: int) -> tuple[float, float, int]:
+    """Turns a second, CPU seconds of the server for a turn, and events of a turn."""
     url, times, n_events = f"ws://{address}/v1/responses", list[float](), [0]
     await session(url, n_turns, [], [0])  # whatever is slow once
-    began = time.perf_counter()
-    for _ in range(max(1, 5 // n_sockets)):
+    began, cpu = time.perf_counter(), cpu_s(pid)
+    for _ in range(max(1, 20 // n_sockets)):
         await asyncio.gather(*(session(url, n_turns, times, n_events) for _ in range(n_sockets)))
-    return len(times) / (time.perf_counter() - began), statistics.median(times), n_events[0] // len(times)
+    return len(times) / (time.perf_counter() - began), (cpu_s(pid) - cpu) / len(times), n_events[0] // len(times)
 
 
 def main() -> None:
@@ -137,7 +143,7 @@ def main() -> None:
     wanted = parser.parse_args()
     cpus = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(cpus)})
-    print("deltas sockets     turntape       aimock   ratio   turn (ms)     events")
+    print("deltas sockets     turntape       aimock   ratio  CPU ms a turn  events")
     for n_deltas in (1, wanted.deltas):
         for n_sockets in (1, 50):
             found: dict[str, list[tuple[float, float, int]]] = {"stub": [], "aimock": []}
@@ -145,9 +151,9 @@ def main() -> None:
                 for name, server in (("stub", stub), ("aimock", aimock)):
                     with (
                         tempfile.TemporaryDirectory() as folder,
-                        server(pathlib.Path(folder), wanted.turns, n_deltas) as address,
+                        server(pathlib.Path(folder), wanted.turns, n_deltas) as (address, pid),
                     ):
-                        found[name].append(asyncio.run(load(address, n_sockets, wanted.turns)))
+                        found[name].append(asyncio.run(load(address, pid, n_sockets, wanted.turns)))
             (ours, took, n), (theirs, took_theirs, n_theirs) = (
                 [statistics.median(column) for column in zip(*found[name], strict=True)] for name in ("stub", "aimock")
             )
