@@ -20,7 +20,7 @@ from turntape.replay.fixture import Fixture
 from turntape.replay.show import transcript
 
 GOLDEN = """\
-a.jsonl: 2 sessions, 5 turns, 1 tool call, 18 KB; 1 turn not finished
+a.jsonl: 2 sessions, 5 turns, 1 tool call, 16 KB; 1 turn not finished
 
 session 1  2027-01-15 08:00:00 UTC  websocket, current  codex_exec/0.171.0 (Debian 12.0.0; x86_64) dumb
 
