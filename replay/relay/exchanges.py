@@ -181,6 +181,11 @@ class Answers:
         """Those that are not over, oldest first."""
         return [exchange for exchange in (self._now, *self._waiting) if exchange and not exchange.over]
 
+    @property
+    def n_waiting(self) -> int:
+        """Requests of whose answers nothing has come."""
+        return len(self._waiting)
+
     def expect(self, exchange: Exchange) -> None:
         """A request has been sent on."""
         if self._lost:

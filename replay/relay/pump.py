@@ -40,6 +40,9 @@ HEAD_S = 30.0
 HALF_CLOSED_S = 60.0
 """How long the other side may be silent once one has ended: what Linux grants a socket in the same state."""
 
+MAX_UNANSWERED = 256
+"""Requests of one connection that may wait for answers before more are read; ours. Real clients send one at a time."""
+
 LINGER_S = 1.0
 """How long an answer of our own may take to leave, and its reader to hang up."""
 
@@ -147,6 +150,8 @@ class Pump:
                 if exchange.switched:
                     await self._forward_rest(exchange)
                     return
+            while self._answers.n_waiting >= MAX_UNANSWERED:
+                await self.relay.progress()
             request = await self._next_request()
 
     async def _is_decided(self, exchange: Exchange) -> bool:

@@ -18,7 +18,7 @@ from relaying import COMPRESSED, HANDSHAKE, KEY, End, Rig, answer, delta, event,
 from wsproto.frame_protocol import CloseReason
 
 from turntape.replay.recorder import Tape
-from turntape.replay.relay.pump import HALF_CLOSED_S, HEAD_S, READ_BYTES, Pump
+from turntape.replay.relay.pump import HALF_CLOSED_S, HEAD_S, MAX_UNANSWERED, READ_BYTES, Pump
 from turntape.replay.relay.relay import Relay
 from turntape.replay.relay.server import serve
 from turntape.replay.relay.upstream import Upstream
@@ -229,6 +229,21 @@ async def test_a_slow_reader_holds_up_the_upstream(nursery: trio.Nursery, autoju
     await trio.testing.wait_all_tasks_blocked()
     assert rig.n_read <= READ_BYTES
     assert await client.receive(len(sent)) == sent
+
+
+async def test_requests_that_nobody_answers_hold_up_their_client(nursery: trio.Nursery, autojump_clock: object) -> None:
+    """So many may wait for answers on one connection; the next is sent on when one of those is answered."""
+    rig = Rig(nursery)
+    client = rig.client()
+    await client.send(b"GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1:8765\r\n\r\n" * (MAX_UNANSWERED + 10))
+    upstream = await rig.accept()
+    for _ in range(MAX_UNANSWERED):
+        await upstream.head()
+    with trio.move_on_after(5) as waiting:
+        await upstream.head()
+    assert waiting.cancelled_caught
+    await upstream.send(answer(b"{}"))
+    await upstream.head()
 
 
 # --- what is recorded ------------------------------------------------------------------------------
