@@ -74,7 +74,7 @@ class Runs:
         """What is to answer ``start``: a take that is free and whose turn it is, in the run that its conversation began.
 
         Settings that are equal go before settings that may differ, and a take that came to its end goes before one that
-        was cut off, since a recorded client that was cut off asked again.
+        was cut off, since a recorded client that was cut off asked again. One that nobody had goes before one that may be lost.
         """
         for whole in (True, False):
             for run in self._candidates(start):
@@ -84,7 +84,9 @@ class Runs:
                     if one.whole is whole and run.is_free(one) and run.is_next(one)
                 ]
                 if found:
-                    one, asked = min(found, key=lambda pair: pair[0].warned != digest(pair[1].warned))
+                    one, asked = min(
+                        found, key=lambda pair: (pair[0].warned != digest(pair[1].warned), pair[0].order in run.played)
+                    )
                     return run, one, asked
         return None
 

@@ -2,7 +2,7 @@
 
 import pytest
 import trio
-from stubbed import DONE, answered, places, refused, rollout, taken
+from stubbed import CALL, DONE, answered, places, refused, rollout, taken
 from taped import Client, Recording, live, output, user
 
 from turntape.core.seam import Arguments, ClientGone, Finish, Sampled, Started, StartSample, Text
@@ -91,9 +91,26 @@ async def test_an_answer_that_may_be_lost_is_played_again() -> None:
     client.feed(ClientGone(None))
     again = connect(backend)
     await heard(backend, again, user("List."))
-    assert notes == ["asked again: turn 1, at f.jsonl:4; whoever asked before left without a close frame"]
+    assert notes == ["asked again: turn 1, at f.jsonl:5; whoever asked before left without a close frame"]
     await heard(backend, again, output("call_1", "README.md"))
     assert (backend.n_played, backend.misses, backend.unused()) == (2, [], [])
+
+
+async def test_the_second_of_two_equal_conversations_is_no_retry_of_the_first() -> None:
+    """The first client vanished without a close frame, as Codex does; the second gets the takes that nobody had yet."""
+    recording = rollout()
+    other = recording.client(seed="11" * 16)
+    other.turn(user("List."), say=CALL)
+    other.turn(output("call_1", "README.md"), say=DONE)
+    backend = load(recording)
+    notes: list[str] = []
+    backend.on_note = notes.append
+    for _ in range(2):
+        client = connect(backend)
+        await heard(backend, client, user("List."))
+        await heard(backend, client, output("call_1", "README.md"))
+        client.feed(ClientGone(None))
+    assert (backend.n_played, notes, backend.unused()) == (4, [], [])
 
 
 @pytest.mark.parametrize("how", ["closed", "went on", "still there"])
