@@ -80,11 +80,15 @@ def _around(text: str, place: int) -> str:
     return ("…" if first else "") + cut + ("…" if last < len(text) else "")
 
 
+_VALUE = r"""[^\s"'=,;()<>\[\]{}]"""
+"""What values are made of: what is quoted, stands in brackets, or behind "=" or a comma ends there."""
+
+
 def allowing_rules(item_type: str | None, found: list[Difference]) -> list[dict[str, Any]]:
     """Narrow ``replace`` rules with which ``found``, which should be pairs of texts, would not count; [] if there are none.
 
     A rule is for a kind of value where all that differs is of one kind. Else it names what stands before the first
-    differing word on its line, or after it, so that it lets no more pass.
+    differing value on its line, or after it, so that it lets no more pass.
 
     Args:
         item_type: of the item that differs; None for the settings.
@@ -109,7 +113,7 @@ def _rules_for(item_type: str | None, difference: Difference) -> list[dict[str, 
         if (kind := kind_of_difference(expected, got)) is not None:
             rules.append({"rule": "replace", "kind": kind, **place})
             return rules
-        pattern = _around_a_word(expected, common_start(expected, got))
+        pattern = _around_a_value(expected, got)
         if pattern is None:
             return []
         rules.append({"rule": "replace", **place, "pattern": pattern, "with": "…"})
@@ -120,17 +124,38 @@ def _rules_for(item_type: str | None, difference: Difference) -> list[dict[str, 
     return rules if expected == got else []
 
 
-def _around_a_word(text: str, place: int) -> str | None:
-    """Matches the word at ``place`` wherever it stands among the same others."""
-    line_start = text.rfind("\n", 0, place) + 1
-    line_end = text.find("\n", place) if "\n" in text[place:] else len(text)
-    begin = max(line_start, *(text.rfind(space, 0, place) + 1 for space in " \t"))
-    word = re.match(r"\S*", text[begin:line_end])
-    end = begin + (word.end() if word else 0)
-    before, after = text[max(line_start, begin - AROUND) : begin], text[end : min(line_end, end + AROUND)]
+def _around_a_value(expected: str, got: str) -> str | None:
+    """Matches the first value in which the texts part wherever it stands behind the same words, or, if it begins its line,
+    before the same ones: those that both texts have, without numbers, which may be others the next time."""
+    place = common_start(expected, got)
+    line_start = expected.rfind("\n", 0, place) + 1
+    value, rest = _value_at(expected, line_start, place)
+    other, other_rest = _value_at(got, line_start, place)
+    before = expected[max(line_start, place - len(value) - AROUND) : _begin(expected, line_start, place)]
+    plain = r"\S+" if _is_word(value, before, rest) and _is_word(other, before, other_rest) else _VALUE + "*"
     if re.search(r"\w", before):
-        return _literal(before) + r"\S+"
-    return r"(?m)^" + _literal(before) + r"\S+" + _literal(after) if re.search(r"\w", after) else None
+        return _literal(before) + plain
+    line = re.match(r"[^\n\d]*", rest[: common_start(rest, other_rest)])
+    after = line[0][:AROUND] if line else ""
+    return r"(?m)^" + _literal(before) + plain + _literal(after) if re.search(r"\w", after) else None
+
+
+def _begin(text: str, line_start: int, place: int) -> int:
+    found = re.search(_VALUE + r"*\Z", text[line_start:place])
+    return line_start + found.start() if found else place
+
+
+def _value_at(text: str, line_start: int, place: int) -> tuple[str, str]:
+    """The value at ``place``, and what stands behind it."""
+    begin = _begin(text, line_start, place)
+    found = re.compile(_VALUE + "*").match(text, begin)
+    end = found.end() if found else begin
+    return text[begin:end], text[end:]
+
+
+def _is_word(value: str, before: str, rest: str) -> bool:
+    """White space, and nothing else, is around it."""
+    return bool(value) and (not before or before[-1].isspace()) and (not rest or rest[0].isspace())
 
 
 def _literal(text: str) -> str:

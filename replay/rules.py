@@ -1,12 +1,15 @@
 """What may lawfully differ between two runs of a session, as an ``open`` line says it."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import orjson
-from attrs import evolve, frozen
+from attrs import evolve, fields, frozen
+
+from turntape.core.wire import ResponseCreate
 
 from .errors import RuleInvalid
 from .kinds import KINDS, placeholder
@@ -75,8 +78,8 @@ class Ruleset:
                     ruleset = evolve(ruleset, replace=(*ruleset.replace, _replace(rule)))
                 case {"rule": "learn"}:
                     ruleset = evolve(ruleset, learn=(*ruleset.learn, _learn(rule)))
-                case {"rule": "ignore" | "warn" | "exact" as policy, "fields": list(fields), **rest} if (
-                    not rest and all(map(_is_str, fields))
+                case {"rule": "ignore" | "warn" | "exact" as policy, "fields": list(named), **rest} if not rest and all(
+                    map(_is_str, named)
                 ):
                     ruleset = ruleset.under(policy, rule)
                 case _:
@@ -85,14 +88,14 @@ class Ruleset:
 
     def under(self, policy: str, rule: dict[str, Any]) -> "Ruleset":
         """The last rule that names a setting says how it is compared."""
-        fields = frozenset(rule["fields"])
-        if "input" in fields:
+        named = frozenset(rule["fields"])
+        if "input" in named:
             raise _invalid(rule, "the conversation is always compared; use replace rules for what may differ in it")
-        ignored, warned = self.ignored - fields, self.warned - fields
+        ignored, warned = self.ignored - named, self.warned - named
         return evolve(
             self,
-            ignored=ignored | fields if policy == "ignore" else ignored,
-            warned=warned | fields if policy == "warn" else warned,
+            ignored=ignored | named if policy == "ignore" else ignored,
+            warned=warned | named if policy == "warn" else warned,
         )
 
 
@@ -120,6 +123,24 @@ def load_rules(path: Path) -> list[Any]:
     except RuleInvalid as exc:
         raise RuleInvalid(f"{path}: {exc}") from None
     return rules
+
+
+def unknown_settings(rules: Iterable[Any], recorded: Collection[str]) -> list[str]:
+    """A sentence for each setting that ``rules`` name and neither the API nor a ``recorded`` request has."""
+    known = {field.name for field in fields(ResponseCreate)} - {"raw"} | {*recorded}
+    named = [
+        name
+        for rule in _without_presets(rules)
+        if isinstance(rule, dict) and rule.get("rule") in ("ignore", "warn", "exact")
+        for name in rule["fields"]
+    ]
+    doubts = list[str]()
+    for name in dict.fromkeys(named):
+        if name not in known:
+            near = get_close_matches(name, sorted(known), n=1, cutoff=0.7)
+            cure = f"did you mean {near[0]!r}?" if near else "is it one that only new requests have?"
+            doubts.append(f"the setting {name[:64]!r}, which a rule names, is in no recorded request; {cure}")
+    return doubts
 
 
 def _is_str(value: object) -> bool:

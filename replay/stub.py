@@ -22,7 +22,7 @@ from .packing import digest
 from .secrets import DEFAULT, Masker
 from .stub_faults import MIDWAY, ON_THE_CONNECTION, Fault, Faults, first_half
 from .stub_library import Library, Recorded
-from .stub_misses import no_answer, too_early
+from .stub_misses import COMMAND_LINE, Ways, no_answer, too_early
 from .stub_order import PATIENCE_S, Order
 from .stub_runs import Choice, Run, Runs
 from .stub_session import StubSession
@@ -47,6 +47,7 @@ class FixtureBackend:
         fallback: answers what is not recorded; None refuses it. Nothing else ever opens a connection.
         on_miss: told of each miss as it happens.
         on_note: told of each warning, fault and repeated answer.
+        ways: how misses say that something may differ.
     """
 
     models: tuple[str, ...]
@@ -59,6 +60,7 @@ class FixtureBackend:
     fallback: Backend | None = None
     on_miss: Callable[[str], object] | None = None
     on_note: Callable[[str], object] | None = None
+    ways: Ways = COMMAND_LINE
     _library: Library = field(factory=Library)
     _runs: Runs = field(factory=lambda: Runs(0))
     _order: Order = field(factory=Order)
@@ -77,6 +79,7 @@ class FixtureBackend:
         runs: int | None = 1,
         faults: Iterable[str | Fault] = (),
         masker: Masker = DEFAULT,
+        root: str | Path | None = None,
         new_session: NewSession = Session,
     ) -> "FixtureBackend":
         """
@@ -86,6 +89,7 @@ class FixtureBackend:
             runs: how often the whole recording can be played; None for any number of times.
             faults: as ``--fault`` writes them.
             masker: what was hidden when the fixtures were recorded, known shapes at least.
+            root: files in this folder are named from there in messages.
 
         Raises:
             ReplayError: a fixture cannot be read, its rules cannot be used, it holds nothing to play, or an option is
@@ -94,7 +98,7 @@ class FixtureBackend:
         pace = Pace.of(speed)
         if runs is not None and runs < 1:
             raise ReplayError(f"The number of runs should be 1 or more, but it is {runs}.")
-        library = Library(rules, new_session, masker)
+        library = Library(rules, new_session, masker, Path(root) if root is not None else None)
         library.add_all(paths)
         if not library.n_turns:
             names = ", ".join(volume.name for volume in library.volumes) or "no file"
@@ -125,6 +129,11 @@ class FixtureBackend:
     def not_replayable(self) -> list[str]:
         """What a relay recorded and no take can say, a line for each."""
         return self._library.not_replayable
+
+    @property
+    def doubts(self) -> list[str]:
+        """Settings that the rules it was loaded with name, and that neither the API nor a recording has."""
+        return self._library.doubts
 
     @property
     def rules(self) -> list[Any]:
@@ -190,7 +199,11 @@ class FixtureBackend:
             for volume, own in turns.items():
                 left = [one for one in own if one.order not in run.played]
                 if volume.n_turns and len(left) == len(own):
-                    lines.append(f"{prefix}{volume.name}: none of its {volume.n_turns} turns was played")
+                    lines.append(
+                        f"{prefix}{volume.name}: none of its {volume.n_turns} turns was played"
+                        if volume.n_turns > 1
+                        else f"{prefix}{volume.name}: its one turn was not played"
+                    )
                 else:
                     lines += [f"{prefix}{one.where}: this turn was not played" for one in left]
         return lines + [f"fault {fault}: it never happened" for fault in self.faults.left]
@@ -313,6 +326,7 @@ class FixtureBackend:
             start,
             n_runs=self._runs.at_most,
             played=frozenset(set.intersection(*map(set, played))),
+            ways=self.ways,
         )
         unread = (f"Not looked at, since it cannot be played: {problem}" for problem in self._library.broken)
         return "\n  ".join((miss, *unread))

@@ -14,7 +14,7 @@ from .errors import ReplayError
 from .fixture import Fixture
 from .packing import digest, encode
 from .reading import Learned, Reader, Reading
-from .rules import Ruleset
+from .rules import Ruleset, unknown_settings
 from .secrets import DEFAULT, Masker
 from .stub_volumes import Shelved, Volume
 from .takes import NewSession, Take
@@ -138,10 +138,12 @@ class Library:
     Args:
         rules: hold for every fixture, after its own.
         masker: what it hides in a recording it hides in requests, before they are compared.
+        root: files in this folder are named from there in messages.
 
     Attributes:
         models: those recorded, in the order in which they occur.
         rules_used: every rule of every shelf.
+        settings: names of those that the takes read so far were asked with.
         not_replayable: what a relay recorded and no take can say, a line for each.
         broken: what was found to be no recording that can be played, after the start.
     """
@@ -149,10 +151,12 @@ class Library:
     rules: Sequence[Any] = ()
     new_session: NewSession = Session
     masker: Masker = DEFAULT
+    root: Path | None = None
     shelves: dict[bytes, Shelf] = field(factory=dict)
     volumes: list[Volume] = field(factory=list)
     models: dict[str, None] = field(factory=dict)
     rules_used: list[Any] = field(factory=list)
+    settings: set[str] = field(factory=set)
     not_replayable: list[str] = field(factory=list)
     broken: list[ReplayError] = field(factory=list)
     _shelved: Shelved = field(factory=Shelved)
@@ -179,7 +183,7 @@ class Library:
         Raises:
             ReplayError: it cannot be replayed, or its rules cannot be used.
         """
-        volume = Volume(source, len(self.volumes), self._shelved, self.new_session)
+        volume = Volume(source, len(self.volumes), self._name(source), self._shelved, self.new_session)
         self.volumes.append(volume)
         index = None if whole else volume.look()
         if index is None:
@@ -193,6 +197,12 @@ class Library:
             keys.setdefault(self._shelf(index.rules[one.session]), set()).add(one.key)
         for shelf, own in keys.items():
             shelf.unread[volume] = None if shelf.changes_items else frozenset(own)
+
+    def _name(self, source: Path | Fixture) -> str:
+        if isinstance(source, Fixture):
+            return source.name
+        inside = self.root is not None and source.is_relative_to(self.root)
+        return str(source.relative_to(self.root) if self.root is not None and inside else source)
 
     async def read_for(self, start: StartSample) -> None:
         """Read what could answer ``start`` and was not read yet.
@@ -243,6 +253,11 @@ class Library:
     def n_turns(self) -> int:
         """How many came to an end, and can be played."""
         return sum(volume.n_turns for volume in self.volumes)
+
+    @property
+    def doubts(self) -> list[str]:
+        """Settings that its own rules name and that nothing has: slips of the keyboard, most likely. None before all is read."""
+        return [] if self._unread else unknown_settings(self.rules, self.settings)
 
     @property
     def turns(self) -> dict[Volume, list[Recorded]]:
@@ -298,6 +313,7 @@ class Library:
         lanes: dict[str, list[Recorded]] = {}
         for place, take in enumerate(found):
             self.models.setdefault(take.start.model)
+            self.settings.update(take.start.request.raw)
             shelf = self._shelf(take.rules)
             asked, lane = shelf.read(take.start), (take.session, stream_id(take.start))
             recorded = Recorded(

@@ -44,6 +44,7 @@ class Volume:
     Args:
         source: a file, or a recording that is in memory and stays there.
         number: its place among all, from 0.
+        name: of the source, for messages.
 
     Attributes:
         n_turns: how many came to an end.
@@ -53,6 +54,7 @@ class Volume:
 
     source: Path | Fixture
     number: int
+    name: str
     _shelved: Shelved
     _new_session: NewSession
     n_turns: int = 0
@@ -61,10 +63,6 @@ class Volume:
     _index: Index | None = None
     _written_ns: int | None = None  # when the file was written, as it was found first
     _held: list[Take] | None = None  # of a recording in memory
-
-    @property
-    def name(self) -> str:
-        return self.source.name if isinstance(self.source, Fixture) else str(self.source)
 
     def look(self) -> Index | None:
         """The file's own index, if it has one that can be relied on. Raises ``FixtureUnreadable``."""

@@ -23,7 +23,7 @@ def ask(stub, text="Hi", **more):
 """
 
 MISS = [
-    "*No recorded turn answers this request. Nearest is turn 1, at *hi.jsonl:3; item 1, a message, differs:",
+    "*No recorded turn answers this request. Nearest is turn 1, at fixtures/hi.jsonl:3; item 1, a message, differs:",
     '*content.0.text: recorded "Hi", got "Ho"*',
 ]
 
@@ -106,8 +106,28 @@ def test_swallowed(turntape_stub):
 """
     result = run(tests, body, "-rfE")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*the stub of hi has no answer to 1 request.", *MISS])
+    result.stdout.fnmatch_lines(["*the stub of hi has no answer to 1 request.", *MISS, "*--turntape-record new *"])
     result.stdout.no_fnmatch_line("*Traceback*")
+
+
+def test_a_miss_says_what_to_write_into_the_call(tests: pytest.Pytester) -> None:
+    """As it stands it is Python, and enough."""
+    body = """
+import re
+
+def test_pasted(turntape_stub):
+    stub = turntape_stub("hi", strict=False)
+    with pytest.raises(openai.BadRequestError):
+        ask(stub, "Hi", temperature=0.5)
+    [miss] = stub.misses
+    more = eval("dict(" + miss.rpartition("If that may differ: ")[2] + ")")
+    assert more == {"ignore": ["temperature"]}
+    assert ask(turntape_stub("hi", **more), "Hi", temperature=0.5) == "Hello."
+"""
+    result = run(tests, body)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*the stub of hi has no answer*", '*If that may differ: ignore=?"temperature"?*'])
+    result.stdout.no_fnmatch_line("*AssertionError*")
 
 
 def test_a_miss_is_beside_the_failure_that_it_caused(tests: pytest.Pytester) -> None:
@@ -161,7 +181,9 @@ def test_skipped(turntape_stub):
 """
     result = run(tests, body)
     result.assert_outcomes(failed=1, passed=1, xfailed=1, skipped=1)
-    result.stdout.fnmatch_lines(["turntape: 0 of 1 turn of hi played; *strict=False.", "*hi.jsonl: none of its*"])
+    result.stdout.fnmatch_lines(
+        ["turntape: 0 of 1 turn of hi played; *strict=False.", "*hi.jsonl: its one turn was not played"]
+    )
 
 
 def test_a_fixture_that_is_not_there_is_named_with_where_it_was_looked_for(tests: pytest.Pytester) -> None:

@@ -119,6 +119,10 @@ def test_a_miss_is_told_three_times(recorded: Path, tmp_path: Path) -> None:
     ended = stub(recorded, tmp_path, "--json", *agent("hello!"))
     assert (ended.code, ended.output) == (7, "400 fixture_miss\n")
     assert 'recorded "hello", got "hello!"' in ended.errors
+    taken_in = (
+        f"record what is new: turntape stub {recorded} --on-miss record --backend BACKEND --out NEW.jsonl -- AGENT"
+    )
+    assert taken_in in ended.errors.splitlines()[-3]
     result = json.loads(ended.last)
     assert (result["n_turns"], result["n_played"], len(result["misses"]), len(result["unused"])) == (2, 0, 1, 1)
 
@@ -158,6 +162,13 @@ def test_rules_for_one_run(recorded: Path, tmp_path: Path) -> None:
     assert warned.errors.count("warning: turn 1, at ") == 1
     assert len(json.loads(warned.last)["warnings"]) == 1
     assert warned.errors.splitlines()[-2] == "played 2 of 2 turns, 0 misses, 1 warning"
+
+
+def test_a_setting_that_nothing_has_is_a_slip(recorded: Path, tmp_path: Path) -> None:
+    """It is warned of with what was meant; one that the API has and the recording has not is none."""
+    ended = stub(recorded, tmp_path, "--ignore", "modle", "--ignore", "temperature", *agent("hello"))
+    warned = "warning: the setting 'modle', which a rule names, is in no recorded request; did you mean 'model'?"
+    assert warned in ended.errors and "temperature" not in ended.errors and ended.code == 0
 
 
 @pytest.mark.parametrize(

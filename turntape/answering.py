@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import orjson
 from attrs import evolve, field, frozen
 
 from turntape.replay.errors import ReplayError
@@ -13,6 +14,7 @@ from turntape.replay.relay import server as relay_server
 from turntape.replay.relay.relay import Relay
 from turntape.replay.relay.upstream import Upstream
 from turntape.replay.stub import FixtureBackend
+from turntape.replay.stub_misses import Ways
 from turntape.transport import server
 from turntape.transport.backends.base import Backend
 from turntape.transport.driver import SessionLike
@@ -27,6 +29,9 @@ from .recording import NewRecording
 from .secrecy import Secrecy
 from .specs import AT_URL, BackendSpec, SpecError
 from .tables import Tables
+
+PYTEST = Ways(lambda fields: f"ignore={orjson.dumps([*fields]).decode()}", lambda rules: f"rules={rules}")
+"""What is written into the call of ``turntape_stub``; an array of rules is the same in JSON and in Python."""
 
 GRACE_S = 0.2
 """How long what is in flight may take once its caller is done; ours. It lets WebSockets be closed properly."""
@@ -124,6 +129,7 @@ async def open_answering(setup: Setup) -> AsyncIterator[Answering]:
     played = None
     if setup.fixtures:
         played = FixtureBackend.load(setup.fixtures, masker=secrecy.masker(), **setup.options)
+        played.ways = PYTEST
     if setup.out is None:
         assert played is not None
         yield _served(played, played.new_session, partial(_state, played))
@@ -213,6 +219,10 @@ def _state(backend: FixtureBackend | None, recording: NewRecording | None = None
         played=backend.n_played,
         misses=tuple(backend.misses),
         unused=tuple(backend.unused()),
-        warnings=(*backend.warnings.values(), *(f"not replayable: {lost}" for lost in backend.not_replayable)),
+        warnings=(
+            *backend.doubts,
+            *backend.warnings.values(),
+            *(f"not replayable: {lost}" for lost in backend.not_replayable),
+        ),
         recorded=len(backend.asked_elsewhere),
     )

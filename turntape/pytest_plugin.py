@@ -80,6 +80,7 @@ def turntape_stub(request: pytest.FixtureRequest) -> "Generator[Callable[..., St
     ) -> Stub:
         policies = pytest_files.policies(ignore=ignore, warn=warn)
         options = {"rules": [*rules, *policies], "speed": speed, "runs": runs, "faults": [*faults]}
+        options["root"] = str(request.config.rootpath)
         try:
             planned = pytest_files.plan(names or (_own_name(item),), _folders(item), recording, options)
             stub = Stub.start(planned, strict=strict, process=process)

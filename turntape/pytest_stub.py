@@ -11,6 +11,10 @@ from .background import BackgroundFailed, BackgroundThread, Running
 from .background_process import BackgroundProcess
 from .pytest_files import Planned, SetupWrong, keep
 
+_TAKE_IN = (
+    "If the agent is right as it is, record what is new: pytest --turntape-record new --turntape-upstream BACKEND"
+)
+
 
 @mutable(eq=False)
 class Stub:
@@ -110,6 +114,8 @@ class Stub:
         if misses:
             lines.append(f"turntape: the stub of {self._planned.names} has no answer to {_n(len(misses), 'request')}.")
             lines += misses
+            if self._planned.setup.out is None:
+                lines.append(_TAKE_IN)
         if unused and self.strict and state.unused and not state.recorded and not self._unused_said:
             self._unused_said = True
             lines.append(

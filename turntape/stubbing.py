@@ -1,6 +1,7 @@
 """The command ``stub``: a mock server for CI, alone or around the agent that is tested."""
 
 import os
+import shlex
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
@@ -144,6 +145,8 @@ def stub(
     backend = played.load()
     backend.on_miss = lambda miss: click.echo(f"miss: {miss}", err=True)
     backend.on_note = lambda note: click.echo(note, err=True)
+    for doubt in backend.doubts:
+        click.echo(f"warning: {doubt}", err=True)
     for lost in backend.not_replayable:
         click.echo(f"not replayable: {lost}", err=True)
     with NewRecording(elsewhere.out, "--out", played.secrecy) if elsewhere else nullcontext() as recording:
@@ -158,6 +161,8 @@ def stub(
     unasked = bool(agent) and not backend.n_asked
     if unasked:
         click.echo("the agent asked nothing: does it read OPENAI_BASE_URL?", err=True)
+    if backend.misses and elsewhere is None:
+        click.echo(_how_to_take_in(played.fixtures, agent), err=True)
     click.echo(summary(backend), err=True)
     if as_json:
         click.echo(orjson.dumps(result(backend, unused)), err=bool(agent))
@@ -166,7 +171,7 @@ def stub(
 
 def summary(backend: FixtureBackend) -> str:
     """What was played, in one line."""
-    parts = [f"played {backend.n_played} of {backend.n_takes} turns"]
+    parts = [f"played {backend.n_played} of {_counted(backend.n_takes, 'turn', 'turns')}"]
     if backend.n_runs > 1:
         parts[0] += f" in {backend.n_runs} runs"
     parts.append(_counted(len(backend.misses), "miss", "misses"))
@@ -189,6 +194,15 @@ def result(backend: FixtureBackend, unused: Sequence[str]) -> dict[str, Any]:
         "not_replayable": backend.not_replayable,
         "asked_elsewhere": backend.asked_elsewhere,
     }
+
+
+def _how_to_take_in(fixtures: Sequence[Path], agent: Sequence[str]) -> str:
+    """What a miss is for whom the agent's change is right."""
+    files = " ".join(shlex.quote(str(fixture)) for fixture in fixtures)
+    return (
+        "if the agent is right as it is, record what is new: "
+        f"turntape stub {files} --on-miss record --backend BACKEND --out NEW.jsonl{' -- AGENT' if agent else ''}"
+    )
 
 
 def _counted(n: int, one: str, many: str) -> str:

@@ -6,6 +6,8 @@ import pytest
 
 from turntape.replay.differences import allowing_rules, differences, shown
 
+VALUE = r"""[^\s"'=,;()<>\[\]{}]*"""
+
 
 def suggested(one: str, other: str) -> list[str]:
     return [rule["pattern"] for rule in allowing_rules("message", [*differences({"a": one}, {"a": other})])]
@@ -17,6 +19,9 @@ def suggested(one: str, other: str) -> list[str]:
         ("Took 12 ms", "Took 7 ms", [r"Took \S+"]),
         ("12 files", "13 files", [r"(?m)^\S+ files"]),
         ("a: 1\nb: 2\nsame", "a: 3\nb: 4\nsame", [r"a: \S+", r"b: \S+"]),
+        ('{"id":"r_8","ok":1}', '{"id":"r_9z","ok":1}', [r'\{"id":"' + VALUE]),
+        ("took elapsed=1s, n=3", "took elapsed=22s, n=3", ["took elapsed=" + VALUE]),
+        ("Monday 12 files", "Tuesday 13 files", []),  # what stands behind may be another number the next time
         ("12", "13", []),  # a rule would let every word pass
         ("one thing", "quite another, longer thing", []),
         ("Took 12 ms", "Took 7 ms more", []),

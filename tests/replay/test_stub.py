@@ -126,13 +126,13 @@ async def test_another_output_is_a_miss_that_says_where_and_what_would_allow_it(
         f"No recorded turn answers this request. Nearest is turn 2, at a.jsonl:{line}; "
         "item 3, a function_call_output, differs:\n"
         '    output: recorded "Took 12 ms\\nREADME.md", got "Took 7 ms\\nREADME.md"\n'
-        "  If that may differ, add to the rules of its session, or to a --rules file: "
-        '{"rule":"replace","items":["function_call_output"],"at":"output","pattern":"Took \\\\S+","with":"…"}'
+        "  If that may differ: --rules FILE, a file with "
+        '[{"rule":"replace","items":["function_call_output"],"at":"output","pattern":"Took \\\\S+","with":"…"}]'
     )
     assert backend.misses == [str(error)]
     assert backend.unused() == [f"a.jsonl:{line}: this turn was not played"]
-    rule = json.loads(str(error).rpartition("file: ")[2])
-    allowing = FixtureBackend.load([recording.fixture], rules=[rule])
+    rules = json.loads(str(error).rpartition("a file with ")[2])
+    allowing = FixtureBackend.load([recording.fixture], rules=rules)
     await taken(allowing, live().ask(user("List.")))
     assert await taken(allowing, start) == [(), *DONE, (Finish(),)]
 
@@ -143,9 +143,35 @@ async def test_other_settings_are_a_miss_that_names_them() -> None:
     error = await refused(backend, live().ask(user("List."), temperature=0.5, tools=[]))
     assert "of the same conversation; its settings differ:\n    tools.0: recorded {" in str(error)
     assert "\n    temperature: recorded nothing, got 0.5" in str(error)
-    assert str(error).endswith('{"rule":"ignore","fields":["temperature","tools"]}')
-    error = await refused(backend, live().ask(user("List."), model="other"))
-    assert "it was recorded with model 'm', not 'other'" in str(error)
+    assert str(error).endswith("\n  If that may differ: --ignore temperature --ignore tools")
+    error = await refused(backend, live().ask(user("List."), model="other", temperature=0.5))
+    assert "it was recorded with model 'm', not 'other'; its settings differ:" in str(error)
+    assert str(error).endswith("\n  If that may differ: --ignore model --ignore temperature")
+    error = await refused(backend, live().ask(user("List."), instructions="Today is 2027-01-02."))
+    assert "--ignore instructions" in str(error)
+
+
+async def test_every_item_that_differs_is_shown_and_what_is_proposed_lets_all_pass() -> None:
+    """Pasted as it stands, with the settings that differ too, it is enough."""
+    recording = Recording()
+    recording.client().turn(user("It is 2026-11-29."), user('{"run":"r_81"}'), user("Same."), say=DONE, temperature=1)
+    start = live().ask(user("It is 2027-01-02."), user('{"run":"r_9x"}'), user("Same."), temperature=0.5)
+    error = await refused(FixtureBackend.load([recording.fixture]), start)
+    assert "item 1, a message, differs:" in str(error) and "; item 2, a message, differs:" in str(error)
+    assert "\n  and its settings differ:\n    temperature: recorded 1, got 0.5" in str(error)
+    ignored, _, rules = str(error).rpartition(" and --rules FILE, a file with ")
+    assert ignored.endswith("\n  If that may differ: --ignore temperature")
+    found = [*json.loads(rules), {"rule": "ignore", "fields": ["temperature"]}]
+    assert await taken(FixtureBackend.load([recording.fixture], rules=found), start) == [(), *DONE, (Finish(),)]
+
+
+async def test_of_many_items_that_differ_some_are_shown() -> None:
+    """A miss is for a terminal: the rest is counted, and what would need a heap of rules has none."""
+    recording = Recording()
+    recording.client().turn(*(user(f"{chr(65 + n)}: x{n}") for n in range(12)), say=DONE)
+    start = live().ask(*(user(f"{chr(65 + n)}: y{n}") for n in range(12)))
+    error = str(await refused(FixtureBackend.load([recording.fixture]), start))
+    assert error.count("differs:") == 5 and error.endswith("; and 7 more")
 
 
 async def test_a_longer_and_a_shorter_conversation_are_misses() -> None:

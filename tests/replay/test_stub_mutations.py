@@ -91,14 +91,14 @@ async def test_a_changed_tool_schema_is_a_miss() -> None:
     changed = [{**TOOLS[0], "parameters": {"type": "object", "properties": properties}}]
     said = await missed(load(rollout()), live(), user("List."), tools=changed)
     assert 'tools.0.parameters.properties.cmd: recorded nothing, got {"type":"string"}' in said
-    assert said.endswith('{"rule":"ignore","fields":["tools"]}')
+    assert said.endswith("If that may differ: --ignore tools")
 
 
 async def test_another_model_is_a_miss() -> None:
     """Unless a rule says otherwise: the model is compared like any other setting."""
     said = await missed(load(rollout()), live(), user("List."), model="other")
     assert "it was recorded with model 'm', not 'other'" in said
-    assert said.endswith('{"rule":"ignore","fields":["model"]}')
+    assert said.endswith("If that may differ: --ignore model")
 
 
 async def test_another_order_of_two_outputs_is_a_miss() -> None:
@@ -215,7 +215,7 @@ async def test_a_setting_can_be_ignored_or_warned_of(field: str, changes: dict[s
     assert await asked("warn") == [(), *CALL, FINISH]
     [note] = notes
     assert note.startswith(
-        f"warning: turn 1, at f.jsonl:4, is played although this differs, as its rules allow:\n    {field}"
+        f"warning: turn 1, at f.jsonl:5, is played although this differs, as its rules allow:\n    {field}"
     )
     await missed(
         load(rollout(), rules=[{"rule": "ignore", "fields": [field]}, {"rule": "exact", "fields": [field]}]),
