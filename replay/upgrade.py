@@ -32,6 +32,10 @@ class UpgradeRefused(ReplayError):
         return f"{self.where}: {self.why}"
 
 
+class NothingToUpgrade(UpgradeRefused):
+    """It came through a relay, and has no effects of ours."""
+
+
 def upgrade(
     path: Path,
     *,
@@ -51,12 +55,13 @@ def upgrade(
 
     Raises:
         FixtureUnreadable: it is no recording.
-        UpgradeRefused: the samples would mean nothing any more, events were edited, or it came through a relay.
+        NothingToUpgrade: it came through a relay.
+        UpgradeRefused: the samples would mean nothing any more, or events were edited.
         OSError: it cannot be written; the file is as it was.
     """
     fixture = Fixture.load(path)
     if fixture.is_relayed:
-        raise UpgradeRefused(
+        raise NothingToUpgrade(
             fixture.name, "was recorded by a relay; it holds no effects of our core, so there is nothing to upgrade."
         )
     comparison = compare(fixture, new_session)

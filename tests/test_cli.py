@@ -435,6 +435,10 @@ def test_verify_reads_every_file(tmp_path: Path, recording: Path) -> None:
     assert ended.code == 1
     assert re.search(rf"^{re.escape(str(edited))}:\d+: ", ended.errors)
     assert ended.output.startswith(f"{recording}: 2 sessions")
+    last = ended.errors.splitlines()[-1]
+    assert (
+        f"turntape verify --diff {edited};" in last and "--upgrade --reason TEXT" in last and "--accept-edits" in last
+    )
     result = json.loads(run("verify", "--json", edited, recording, folder=tmp_path).output)
     assert [each["verified"] for each in result["fixtures"]] == [False, True]
 

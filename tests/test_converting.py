@@ -59,7 +59,17 @@ def test_import_says_what_came_of_it(rollout: Path, tmp_path: Path) -> None:
     [
         (
             ["import", "strange.json", "--out", "new.jsonl"],
-            "strange.json: is not recognised; say what it is with --from",
+            "strange.json: is not recognised. What can be imported: Codex's rollout files (codex), logs of Responses",
+        ),
+        (["import", "plain.txt", "--out", "new.jsonl"], "plain.txt: line 1: is not JSON. What can be imported: "),
+        (["import", "example.jsonl", "--out", "new.jsonl"], "example.jsonl: is a recording of Turntape already"),
+        (
+            ["import", "--from", "codex", "strange.json", "--out", "new.jsonl"],
+            "Error: strange.json: holds nothing to replay: line 1: is no line of a rollout.",
+        ),
+        (
+            ["import", "--from", "openai-events", "strange.json", "--out", "new.jsonl"],
+            "Error: strange.json: holds nothing to replay: line 1: is no request, event or response.",
         ),
         (["import", "rollout.jsonl", "--out", "nowhere/new.jsonl"], "--out: there is no folder nowhere"),
         (["import", "rollout.jsonl"], "Missing option '--out'"),
@@ -75,6 +85,7 @@ def test_import_says_what_came_of_it(rollout: Path, tmp_path: Path) -> None:
 def test_wrong_use_is_named_and_writes_nothing(words: list[str], says: str, rollout: Path, tmp_path: Path) -> None:
     """What is wrong is said in a line, with the thing that is meant, and no file is left behind."""
     (tmp_path / "strange.json").write_text('{"a":1}')
+    (tmp_path / "plain.txt").write_text("hello")
     (tmp_path / "example.jsonl").write_bytes((ROOT / "docs" / "example.jsonl").read_bytes())
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     ran = run(*words, folder=tmp_path)
@@ -113,3 +124,22 @@ def test_an_edited_answer_is_shown_refused_and_taken(tmp_path: Path) -> None:
     assert json.loads(path.read_text().split("\n")[0])["upgrades"][0]["reason"] == "kinder"
     equal = run("verify", "--diff", "fix.jsonl", folder=tmp_path)
     assert equal.code == 0 and "0 of 7 lines differ" in equal.output
+
+
+def test_a_relays_recording_among_others_stops_neither_diff_nor_upgrade(tmp_path: Path) -> None:
+    """It is named, and the other files say how the command ends; alone it is no file for them."""
+    head = {"relay": 1, "t": 0.0, "wall": 1.8e9, "transport": "http", "method": "POST", "path": "/v1/responses"}
+    head |= {"upstream": "http://127.0.0.1:1/v1", "headers": {}, "rules": []}
+    (tmp_path / "relay.jsonl").write_text('{"turntape":1}\n' + json.dumps(head) + "\n")
+    original = (ROOT / "docs" / "example.jsonl").read_bytes()
+    (tmp_path / "same.jsonl").write_bytes(original)
+    (tmp_path / "edited.jsonl").write_bytes(original.replace(b'"d":["Hel","lo."]', b'"d":["Good ","morning."]'))
+    for words in (["--diff"], ["--upgrade", "--reason", "kinder"]):
+        ran = run("verify", *words, "relay.jsonl", "same.jsonl", folder=tmp_path)
+        assert ran.code == 0 and "relay.jsonl: was recorded by a relay" in ran.errors
+        assert "same.jsonl: 0 of 7 lines differ" in ran.output
+        assert run("verify", *words, "relay.jsonl", "edited.jsonl", folder=tmp_path).code == 1
+        alone = run("verify", *words, "relay.jsonl", folder=tmp_path)
+        assert alone.code == 2 and "every file was recorded by a relay; leave out --diff or --upgrade" in alone.errors
+    result = json.loads(run("verify", "--diff", "--json", "relay.jsonl", "same.jsonl", folder=tmp_path).output)
+    assert [each["verified"] for each in result["fixtures"]] == [None, True] and result["verified"]

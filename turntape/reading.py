@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,13 +37,15 @@ def _rarely_collecting() -> Iterator[None]:
 def verify(paths: Sequence[Path], *, as_json: bool) -> int:
     """Check each recording and say for each what was found; 1 if any diverges, all of them are read."""
     code = 0
-    results = list[dict[str, Any]]()
+    results, comparable = list[dict[str, Any]](), list[Path]()
     for path in paths:
         fixture = load(path)
         try:
             verified = verify_fixture(fixture)
         except Divergence as exc:
             code = 1
+            if not fixture.is_relayed:
+                comparable.append(path)
             results.append({"fixture": str(path), "verified": False, "line": exc.line, "problem": str(exc)})
             if not as_json:
                 click.echo(str(exc), err=True)
@@ -52,6 +55,13 @@ def verify(paths: Sequence[Path], *, as_json: bool) -> int:
                 click.echo(f"{path}: {verified}")
     if as_json:
         click.echo(orjson.dumps({"verified": code == 0, "fixtures": results}))
+    elif comparable:
+        files = " ".join(shlex.quote(str(path)) for path in comparable)
+        click.echo(
+            f"to see every difference: turntape verify --diff {files}; to keep a lawful change: turntape verify --upgrade "
+            f"--reason TEXT {files}, with --accept-edits if a person edited it",
+            err=True,
+        )
     return code
 
 

@@ -10,7 +10,7 @@ import orjson
 
 from turntape.replay.changes import Comparison, compare
 from turntape.replay.errors import ReplayError
-from turntape.replay.upgrade import UpgradeRefused, upgrade
+from turntape.replay.upgrade import NothingToUpgrade, UpgradeRefused, upgrade
 
 from . import __version__
 from .options import EnvironmentFailed
@@ -18,12 +18,16 @@ from .reading import load
 
 
 def diff(paths: Sequence[Path], *, as_json: bool) -> int:
-    """Print every place in which each recording differs; 1 if any does."""
+    """Print every place in which each recording differs; 1 if any does. A relay's has none to show, and is no difference."""
     results = list[dict[str, Any]]()
     for path in paths:
         fixture = load(path)
         if fixture.is_relayed:
-            raise click.UsageError(f"{path} was recorded by a relay: it holds no effects to compare; leave out --diff")
+            why = (
+                "was recorded by a relay; it holds no effects of our core to compare. verify without --diff checks it."
+            )
+            results.append(_relayed(path, f"{path}: {why}", as_json=as_json))
+            continue
         comparison = compare(fixture)
         results.append({"fixture": str(path), "verified": comparison.equal, **_as_json(comparison)})
         if not as_json:
@@ -32,7 +36,10 @@ def diff(paths: Sequence[Path], *, as_json: bool) -> int:
 
 
 def upgrade_all(paths: Sequence[Path], *, reason: str, accept_edits: bool, as_json: bool) -> int:
-    """Bring each recording to what today's core makes of it; 1 if one had to be left as it is."""
+    """Bring each recording to what today's core makes of it; 1 if one had to be left as it is.
+
+    A relay's has nothing to upgrade, and is left out.
+    """
     results = list[dict[str, Any]]()
     for path in paths:
         result: dict[str, Any] = {"fixture": str(path), "verified": True, "upgraded": False}
@@ -45,6 +52,8 @@ def upgrade_all(paths: Sequence[Path], *, reason: str, accept_edits: bool, as_js
                 date=datetime.now(UTC).date().isoformat(),
                 accept_edits=accept_edits,
             )
+        except NothingToUpgrade as exc:
+            results[-1] = _relayed(path, str(exc), as_json=as_json)
         except UpgradeRefused as exc:
             result |= {"verified": False, "problem": str(exc)}
             if not as_json:
@@ -82,8 +91,17 @@ def _as_json(comparison: Comparison) -> dict[str, Any]:
     }
 
 
+def _relayed(path: Path, problem: str, *, as_json: bool) -> dict[str, Any]:
+    """The other files say how the command ends."""
+    if not as_json:
+        click.echo(problem, err=True)
+    return {"fixture": str(path), "verified": None, "problem": problem}
+
+
 def _end(results: list[dict[str, Any]], *, as_json: bool) -> int:
-    verified = all(result["verified"] for result in results)
+    if all(result["verified"] is None for result in results):
+        raise click.UsageError("every file was recorded by a relay; leave out --diff or --upgrade to check them")
+    verified = all(result["verified"] is not False for result in results)
     if as_json:
         click.echo(orjson.dumps({"verified": verified, "fixtures": results}))
     return 0 if verified else 1

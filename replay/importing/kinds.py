@@ -1,5 +1,6 @@
 """The kinds of sources: how each is recognised, read, and described in the header of the recording."""
 
+import re
 from collections.abc import Callable, Sequence
 from io import BytesIO
 from itertools import islice
@@ -15,6 +16,11 @@ from . import aimock, codex, openai_events
 from .conversations import Imported, ImportFailed, Source
 from .json_values import json_values
 from .writing import header, write
+
+IMPORTABLE = (
+    "What can be imported: Codex's rollout files (codex), logs of Responses events as an OpenAI SDK gives them "
+    "(openai-events), and fixture files of aimock (aimock)."
+)
 
 LOOKED_AT = 3
 """Values at the beginning of a file by which it is recognised."""
@@ -62,15 +68,14 @@ def import_all(
     for source in sources:
         KINDS[kind].read(source, imported)
     if not any(conversation.turns for conversation in imported.conversations):
-        more = f": {imported.skipped[0]}" if imported.skipped else ""
-        raise ImportFailed(", ".join(source.name for source in sources), "", f"holds nothing to replay{more}.")
+        raise ImportFailed(_names(sources), "", f"holds nothing to replay{_first_reason(imported, sources)}.")
     trial = Tape(BytesIO(), refuses=refuses)  # what the session refuses stands in the first line of the file
     imported.skipped += write(imported, trial, masker)
     imported.skipped = [masker.text(text) for text in imported.skipped]
     if trial.refused:
-        raise ImportFailed(", ".join(source.name for source in sources), "", f"holds {trial.refused}.")
+        raise ImportFailed(_names(sources), "", f"holds {trial.refused}.")
     if not trial.n_turns:
-        raise ImportFailed(", ".join(source.name for source in sources), "", f"no turn: {imported.skipped[0]}.")
+        raise ImportFailed(_names(sources), "", f"holds no turn{_first_reason(imported, sources)}.")
     tape = Tape.create(out, header(imported, [source.name for source in sources]))
     try:
         write(imported, tape, masker)
@@ -85,6 +90,21 @@ def import_all(
     return imported, tape
 
 
+def _names(sources: Sequence[Source]) -> str:
+    return ", ".join(source.name for source in sources)
+
+
+def _first_reason(imported: Imported, sources: Sequence[Source]) -> str:
+    """Of one source its name was said before."""
+    if not imported.skipped:
+        return ""
+    place = imported.skipped[0]
+    if len(sources) == 1:
+        place = re.sub(r"^:(?=\d)|^: ?", "", place.removeprefix(sources[0].name))
+        place = re.sub(r"^(\d+):", r"line \1:", place)
+    return f": {place}"
+
+
 def _kind_of(sources: list[Source]) -> str:
     kinds = {source.name: _recognise(source) for source in sources}
     if len(set(kinds.values())) > 1:
@@ -94,8 +114,13 @@ def _kind_of(sources: list[Source]) -> str:
 
 
 def _recognise(source: Source) -> str:
-    values = [value for _, value in islice(json_values(source), LOOKED_AT)]
+    try:
+        values = [value for _, value in islice(json_values(source), LOOKED_AT)]
+    except ImportFailed as exc:
+        raise ImportFailed(exc.source, exc.place, f"{exc.problem} {IMPORTABLE}") from None
     found = [kind for kind, how in KINDS.items() if how.fits(values)]
     if not found:
-        raise ImportFailed(source.name, "", f"is not recognised; say what it is with --from {'|'.join(KINDS)}.")
+        if values and isinstance(values[0], dict) and "turntape" in values[0]:
+            raise ImportFailed(source.name, "", "is a recording of Turntape already; there is nothing to import.")
+        raise ImportFailed(source.name, "", f"is not recognised. {IMPORTABLE} Say which it is with --from.")
     return found[0]
