@@ -365,16 +365,19 @@ def test_an_agent_that_never_connects_is_an_error(tmp_path: Path) -> None:
         agent = [sys.executable, "-c", f"raise SystemExit({own})"]
         ended = run("record", "--out", "o", "--store", "memory", "--", *agent, folder=tmp_path)
         assert ended.code == code
-        assert ended.errors.endswith("recorded nothing: nobody connected\n")
+        assert "\nrecorded nothing: nobody connected\n" in ended.errors
 
 
 def test_a_hidden_codex_can_be_pointed_here_by_hand(tmp_path: Path) -> None:
-    """Before an agent starts that may hide Codex, the line that points it here is printed; never with a key in it."""
+    """If nobody came, the line that points here a Codex that the agent hides is printed, once, and not before."""
     ended = run("record", "--out", "o", "--store", "memory", "--", "sh", "-c", "exit 4", folder=tmp_path)
     assert ended.code == 4
-    assert re.search(
-        r"if the agent starts it, it must be as: codex -c .*base_url=\"http://127.0.0.1:\d+/v1", ended.errors
+    head, _, hint = ended.errors.partition("recorded nothing: nobody connected\n")
+    assert "codex -c" not in head
+    assert re.match(
+        r"  Codex, if the agent starts it, must be started as: codex -c .*base_url=\"http://127.0.0.1:\d+/v1", hint
     )
+    assert "must be started as" not in run("record", "--out", "p", "--", "/no/codex", folder=tmp_path).errors
 
 
 def test_sigterm_ends_the_agent_and_then_the_recording(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ async def test_silence_is_said_once(
 ) -> None:
     """An agent that has asked nothing after 15 seconds was probably not pointed here: it is said, once."""
     with NewRecording(tmp_path / "out.jsonl", option="--out") as recording:
+        recording.hint.text = "Codex must be started as: codex -c"
         async with trio.open_nursery() as nursery:
             nursery.start_soon(recording.say_if_nobody_comes)
             await trio.sleep(SILENCE_S - 1)
@@ -23,4 +24,6 @@ async def test_silence_is_said_once(
                 recording.session().receive(Opened(seed="00" * 16, wall=1e9), now=0.0)
             elif comes == "to no upstream":
                 recording.n_unreachable += 1
-    assert capsys.readouterr().err.count("warning: nobody has connected yet, after 15 s; ") == n_warnings
+    said = capsys.readouterr().err
+    assert said.count("warning: nobody has connected yet, after 15 s; ") == n_warnings
+    assert said.count("\n  Codex must be started as: codex -c\n") == n_warnings

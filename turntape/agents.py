@@ -2,12 +2,13 @@
 
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePath
 
 import trio
-from attrs import frozen
+from attrs import define, frozen
 
 from .options import EnvironmentFailed
 
@@ -86,6 +87,27 @@ def codex_overrides(*, url: str, model: str, websocket: bool = True, account: bo
     )
     values = ('model_provider="turntape"', f"model_providers.turntape={provider}")
     return (*values, f'model="{model}"') if model else values
+
+
+@define(eq=False)
+class Hint:
+    """What whoever waits in vain for an agent should know; said once."""
+
+    text: str = ""
+
+    def once(self) -> str:
+        """On a line of its own, "" the second time."""
+        text, self.text = self.text, ""
+        return f"\n  {text}" if text else ""
+
+
+def hidden_codex(argv: Sequence[str], *, url: str, model: str, websocket: bool = True, account: bool = False) -> str:
+    """How a Codex must be started that ``argv`` may start unseen; "" where ``launch`` sees it."""
+    if codex_at(argv) is not None:
+        return ""
+    overrides = codex_overrides(url=url, model=model, websocket=websocket, account=account)
+    command = shlex.join(["codex", *(part for value in overrides for part in ("-c", value))])
+    return f"Codex, if the agent starts it, must be started as: {command}"
 
 
 def launch(

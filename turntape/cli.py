@@ -146,7 +146,7 @@ def record(
     With a command after "--" that agent is started against the server, and its end is the end of the
     recording. Codex is pointed here by -c overrides, its configuration untouched, also behind timeout, env,
     nice, node or npx; everything else by OPENAI_BASE_URL and OPENAI_API_KEY. A shell cannot be seen into: how
-    to point a Codex here that it starts is then printed. The port is a free one unless --port names it. The
+    to point a Codex here that it starts is printed if nobody connects. The port is a free one unless --port names it. The
     exit code is the agent's own (128 plus the signal that killed it), 1 if that is 0 but nobody connected, or
     3 if the agent or the recording could not be started. What turntape says goes to standard error.
 

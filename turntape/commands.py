@@ -128,14 +128,18 @@ async def _serve(
             if planned.tabled:
                 routes = (f"{route.name} → {route.backend.name}" for route in planned.routes)
                 notes["models"] = f"{', '.join(routes)}, from {tables.path}"
+            first = next(iter(router.models), "")
             if recording:
                 notes["recording"] = str(recording.path)
+                recording.hint.text = agents.hidden_codex(
+                    agent, url=address.local, model=first, websocket=listen.websocket
+                )
             announce(
                 address,
                 notes,
                 listen=listen,
                 keys=keys,
-                model=next(iter(router.models), ""),
+                model=first,
                 piped=as_json or bool(agent),
                 agent=agent,
             )
@@ -180,19 +184,17 @@ def announce(
 
     Args:
         piped: standard output is another's, or for JSON only: that line goes to standard error too.
-        agent: it is about to be started, and needs to be told nothing unless Codex may be hidden in it.
+        agent: it is about to be started, and needs to be told nothing.
     """
     notes["keys"] = f"{len(keys)}, from {listen.key_file}" if keys else "none asked for; only this machine can connect"
     if not is_loopback(listen.host):
         notes["network"] = f"other machines can reach this server; from this one it is {address.local}"
     key = '"$KEY"' if keys else agents.NO_KEY  # never a key itself
-    overrides = agents.codex_overrides(url=address.local, model=model, websocket=listen.websocket)
-    codex = shlex.join(["codex", *(part for value in overrides for part in ("-c", value))])
     if not agent:
+        overrides = agents.codex_overrides(url=address.local, model=model, websocket=listen.websocket)
+        codex = shlex.join(["codex", *(part for value in overrides for part in ("-c", value))])
         notes["Codex"] = f"{agents.KEY_VARIABLE}={key} {codex}"
         notes["SDK"] = f"OPENAI_BASE_URL={address.local} OPENAI_API_KEY={key}"
-    elif agents.codex_at(agent) is None:
-        notes["Codex"] = f"if the agent starts it, it must be as: {codex}"
     click.echo(f"turntape {__version__}", err=True)
     for name, note in notes.items():
         click.echo(f"  {name:<11}{note}", err=True)

@@ -15,6 +15,7 @@ from turntape.replay.errors import ReplayError
 from turntape.replay.recorder import Recorder, Tape
 from turntape.replay.secrets import DEFAULT, Masker
 
+from .agents import Hint
 from .options import EnvironmentFailed, Secrets
 from .secrecy import Secrecy
 
@@ -42,6 +43,7 @@ class NewRecording(AbstractContextManager["NewRecording"]):
     secrecy: Secrecy = field(factory=lambda: Secrecy.of(Secrets()))
     header: Mapping[str, Any] = field(factory=dict)
     keys: Callable[[], tuple[str, ...]] = field(init=False, default=tuple)
+    hint: Hint = field(init=False, factory=Hint)
     n_unreachable: int = field(init=False, default=0)
     tape: Tape = field(init=False)
     _masker: Masker = field(init=False, default=DEFAULT)
@@ -92,7 +94,7 @@ class NewRecording(AbstractContextManager["NewRecording"]):
         if not self.tape.n_sessions and not self.n_unreachable:
             click.echo(
                 f"warning: nobody has connected yet, after {SILENCE_S:g} s; does the agent read OPENAI_BASE_URL, "
-                "or was Codex given the -c overrides?",
+                f"or was Codex given the -c overrides?{self.hint.once()}",
                 err=True,
             )
 
@@ -113,7 +115,7 @@ class NewRecording(AbstractContextManager["NewRecording"]):
             return orjson.dumps({"recording": path, **asdict(self.tape.counts), **more}).decode()
         if not self.tape.n_sessions:
             why = "the upstream cannot be reached" if self.n_unreachable else "nobody connected"
-            return f"recorded nothing: {why}"
+            return f"recorded nothing: {why}{'' if self.n_unreachable else self.hint.once()}"
         lost = self.tape.n_lost
         notes = [self.refusal] if self.refusal else []
         if lost:

@@ -173,13 +173,15 @@ def _announce(
     if not is_loopback(listen.host):
         notes["network"] = f"other machines can reach this relay; from this one it is {address.local}"
     account = _of_account(relay.upstream, os.environ)
-    overrides = agents.codex_overrides(url=address.local, model="", websocket=listen.websocket, account=account)
-    codex = shlex.join(["codex", *(part for value in overrides for part in ("-c", value))])
     if not agent:
+        overrides = agents.codex_overrides(url=address.local, model="", websocket=listen.websocket, account=account)
+        codex = shlex.join(["codex", *(part for value in overrides for part in ("-c", value))])
         notes["Codex"] = codex if account else f'{agents.KEY_VARIABLE}="$OPENAI_API_KEY" {codex}'
         notes["SDK"] = f"OPENAI_BASE_URL={address.local}"
-    elif agents.codex_at(agent) is None:
-        notes["Codex"] = f"if the agent starts it, it must be as: {codex}"
+    else:
+        recording.hint.text = agents.hidden_codex(
+            agent, url=address.local, model="", websocket=listen.websocket, account=account
+        )
     click.echo(f"turntape {__version__}", err=True)
     for name, note in notes.items():
         click.echo(f"  {name:<11}{note}", err=True)

@@ -149,9 +149,18 @@ def stub(
         click.echo(f"warning: {doubt}", err=True)
     for lost in backend.not_replayable:
         click.echo(f"not replayable: {lost}", err=True)
+    hint = agents.Hint()
     with NewRecording(elsewhere.out, "--out", played.secrecy) if elsewhere else nullcontext() as recording:
         code = start(
-            _stub, listen, backend, played, recording=recording, elsewhere=elsewhere, agent=agent, as_json=as_json
+            _stub,
+            listen,
+            backend,
+            played,
+            recording=recording,
+            elsewhere=elsewhere,
+            agent=agent,
+            as_json=as_json,
+            hint=hint,
         )
     if recording:
         click.echo(recording.outcome(), err=True)
@@ -160,7 +169,7 @@ def stub(
         click.echo(f"not used: {turn}", err=True)
     unasked = bool(agent) and not backend.n_asked
     if unasked:
-        click.echo("the agent asked nothing: does it read OPENAI_BASE_URL?", err=True)
+        click.echo("the agent asked nothing: does it read OPENAI_BASE_URL?" + hint.once(), err=True)
     if backend.misses and elsewhere is None:
         click.echo(_how_to_take_in(played.fixtures, agent), err=True)
     click.echo(summary(backend), err=True)
@@ -219,6 +228,7 @@ async def _stub(
     elsewhere: Elsewhere | None,
     agent: tuple[str, ...],
     as_json: bool,
+    hint: agents.Hint,
 ) -> int:
     async with _fallback(backend, elsewhere) as key_variables:
         inner: Callable[[], SessionLike] = Session
@@ -231,7 +241,7 @@ async def _stub(
             new_session=partial(backend.new_session, inner),
             backend=backend,
             store=MemoryStore(),
-            beside=partial(_beside, backend, recording, for_agent=bool(agent)),
+            beside=partial(_beside, backend, recording, hint if agent else None),
         )
         model = next(iter(backend.models), "")
 
@@ -241,6 +251,7 @@ async def _stub(
                 notes["on miss"] = f"asks {elsewhere.model.backend}, and records the run in {elsewhere.out}"
             piped = as_json or bool(agent)
             announce(address, notes, listen=listen, keys=keys, model=model, piped=piped, agent=agent)
+            hint.text = agents.hidden_codex(agent, url=address.local, model=model, websocket=listen.websocket)
 
         async def run_agent(address: Address) -> int:
             command = agents.launch(
@@ -271,15 +282,19 @@ async def _fallback(backend: FixtureBackend, elsewhere: Elsewhere | None) -> Asy
         yield frozenset(upstreams.key_variables)
 
 
-async def _beside(backend: FixtureBackend, recording: NewRecording | None, *, for_agent: bool) -> None:
+async def _beside(backend: FixtureBackend, recording: NewRecording | None, hint: agents.Hint | None) -> None:
+    """
+    Args:
+        hint: for an agent that asks nothing; None without an agent.
+    """
     async with trio.open_nursery() as nursery:
         if recording:
             nursery.start_soon(recording.keep_flushed)
-        if for_agent:
+        if hint is not None:
             await trio.sleep(SILENCE_S)
             if not backend.n_asked:
                 click.echo(
                     f"warning: nothing has been asked yet, after {SILENCE_S:g} s; does the agent read OPENAI_BASE_URL, "
-                    "or was Codex given the -c overrides?",
+                    f"or was Codex given the -c overrides?{hint.once()}",
                     err=True,
                 )
