@@ -120,39 +120,30 @@ class Driver:
                 await self.link.aclose(self._close.code, self._close.reason)
             self._nursery.cancel_scope.deadline = trio.current_time() + SETTLE_S
 
-    def feed(self, event: Event) -> None:
-        """Advance the session and start what it asks for. Nothing here waits, so nothing can come between."""
-        if self.session.closed:
-            return  # news that was on its way when the session ended
-        # rounded first, so that the recorded value is the used value; a Tick is never early by a rounding
-        now = max(self._now, round(trio.current_time() - self._opened_at, 6))
-        if isinstance(event, Tick):
-            now = max(now, math.ceil(self.session.deadline * 1e6) / 1e6)
-        self._now = now
+    def feed(self, *events: Event) -> None:
+        """Advance the session and start what it asks for. Nothing here waits, so nothing can come between.
+
+        What it sends to the client because of all ``events`` leaves in one write.
+        """
+        sends: list[bytes] = []
         slow: SlowClient | None = None
-        for effect in self.session.receive(event, now=now):
-            match effect:
-                case Send(data):
-                    if not isinstance(event, SampleFailed | StoreFailed):  # which have been logged
-                        log.session_refused(data)
-                    try:
-                        if not self._gone:
-                            self.link.put(data)
-                    except SlowClient as exc:
-                        slow = exc
-                case StartSample(sample_id):
-                    self._samples[sample_id] = trio.CancelScope()
-                    self._nursery.start_soon(self._sample, effect)
-                case CancelSample(sample_id):
-                    if scope := self._samples.get(sample_id):
-                        scope.cancel()
-                case Load():
-                    self._ears.start_soon(self._load, effect)
-                case Save():
-                    self._nursery.start_soon(self._save, effect)
-                case Close():
-                    self._close = effect
-                    self._ended.set()
+        try:
+            for event in events:
+                if self.session.closed:
+                    return  # news that was on its way when the session ended
+                for effect in self.session.receive(event, now=self._time_of(event)):
+                    if isinstance(effect, Send):
+                        if not isinstance(event, SampleFailed | StoreFailed):  # which have been logged
+                            log.session_refused(effect.data)
+                        sends += effect.data
+                    else:
+                        self._perform(effect)
+        finally:
+            try:
+                if sends and not self._gone:
+                    self.link.put(tuple(sends))
+            except SlowClient as exc:
+                slow = exc
         if slow is not None:
             self._drop(slow)
         elif self.session.closed:
@@ -160,6 +151,30 @@ class Driver:
         elif self._opened_at + self.session.deadline < self._timer.deadline:
             # a later deadline needs nothing: the timer wakes at the old one and looks again
             self._timer.deadline = self._opened_at + self.session.deadline
+
+    def _time_of(self, event: Event) -> float:
+        """Seconds since the session's beginning: rounded first, so that the recorded value is the used value."""
+        now = max(self._now, round(trio.current_time() - self._opened_at, 6))
+        if isinstance(event, Tick):  # which is never early by a rounding
+            now = max(now, math.ceil(self.session.deadline * 1e6) / 1e6)
+        self._now = now
+        return now
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case StartSample(sample_id):
+                self._samples[sample_id] = trio.CancelScope()
+                self._nursery.start_soon(self._sample, effect)
+            case CancelSample(sample_id):
+                if scope := self._samples.get(sample_id):
+                    scope.cancel()
+            case Load():
+                self._ears.start_soon(self._load, effect)
+            case Save():
+                self._nursery.start_soon(self._save, effect)
+            case Close():
+                self._close = effect
+                self._ended.set()
 
     async def _read(self) -> None:
         """The one task that is always reading: only a reader sees pings answered and a client go."""
@@ -204,15 +219,17 @@ class Driver:
                 async with self.backend.sample(start) as batches:
                     async for batch in batches:
                         try:
+                            news: list[Event] = []
                             if not accepted:
                                 accepted = True
-                                self.feed(Started(sample_id))
+                                news.append(Started(sample_id))
                             if batch and not whole:
                                 whole = any(isinstance(increment, Finish) for increment in batch)
                                 if whole:
                                     # no longer to be cancelled: it only gives back its connection now
                                     self._samples.pop(sample_id, None)
-                                self.feed(Sampled(sample_id, batch))
+                                news.append(Sampled(sample_id, batch))
+                            self.feed(*news)
                             if not whole:
                                 await self.link.room()
                         except SlowClient as exc:
