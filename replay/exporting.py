@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from attrs import define
+from attrs import define, field
 
 from turntape.core.seam import Opened
 
 from .fixture import Fixture
+from .reconstruction import not_replayable
 from .takes import Take, refeed, takes
 from .tracks import Track, tracks
 
@@ -31,12 +32,14 @@ class Workload:
         n_sessions: conversations.
         uncounted: turns whose backend counted no tokens; AIPerf is not told how long their answers were.
         left_out: turns without a whole answer: refused, cancelled or cut off.
+        not_replayable: what relays recorded and is in no line, or not in full; each with its place.
     """
 
     lines: list[dict[str, Any]]
     n_sessions: int
     uncounted: int
     left_out: int
+    not_replayable: list[str] = field(factory=list)
 
     def __str__(self) -> str:
         parts = ((self.n_sessions, "session"), (len(self.lines), "turn"))
@@ -53,6 +56,7 @@ def workload(fixtures: Sequence[Fixture]) -> Workload:
     for fixture, name in zip(fixtures, names, strict=True):
         found = takes(fixture)
         opened = {s.session: s.event for s, _, _ in refeed(fixture) if isinstance(s.event, Opened)}
+        made.not_replayable += [f"{fixture.name}:{one.line}: {one.problem}" for one in not_replayable(fixture)]
         made.left_out += sum(take.finish is None for take in found)
         for number, track in enumerate(tracks([take for take in found if take.finish is not None], opened), 1):
             made.n_sessions += 1

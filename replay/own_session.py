@@ -13,7 +13,6 @@ from turntape.core.seam import (
     Load,
     Loaded,
     Opened,
-    SampleFailed,
     Save,
     Saved,
     Send,
@@ -27,7 +26,7 @@ from turntape.transport.driver import SessionLike
 
 from .keeping import Kept
 from .lines import Relayed, Step
-from .requests import Findings, NotReplayable, Request, Requests
+from .requests import Findings, NotReplayable, Request, Requests, Unheard
 
 Answer = tuple[Step, Sequence[Effect], str | None]
 """A step of our session, its effects, and the name of the exception that it ended in."""
@@ -113,7 +112,7 @@ class OwnSession:
         request.reader = EventReader(ToolNames(), Refusals("the upstream"))
         request.own_id = self._ids.get(lane)
         if request.is_heard:  # its answer came before its turn, and was not read
-            yield from self.feed(SampleFailed(start.sample_id, "server_error", "not replayable"), at, line)
+            yield from self.feed(Unheard(start.sample_id, "server_error", "not replayable"), at, line)
 
     def _follow(self, entry: bytes) -> None:
         """What the client is told now, of the request at hand."""

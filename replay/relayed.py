@@ -16,7 +16,7 @@ from .keeping import Kept
 from .lines import AnswerHead, FromClient, FromUpstream, Gone, Relayed, Unread
 from .messages import ASKING, EXPRESSIBLE, Gist, ends, failed, is_answer_event, json_object, output_of, response_in
 from .own_session import Answer, OwnSession, opened
-from .requests import Findings, NotReplayable, Request, Requests, Unlike
+from .requests import Findings, NotReplayable, Request, Requests, Unheard, Unlike
 
 
 @define(eq=False)
@@ -188,7 +188,7 @@ class RelayedSession:
         except BackendError as exc:
             if said:
                 yield from self._own.feed(Sampled(request.sample_id, said), line.at, line.line)
-            broken = SampleFailed(request.sample_id, exc.code, str(exc), status=exc.status)
+            broken = Unheard(request.sample_id, exc.code, str(exc), status=exc.status)
             yield from self._own.feed(broken, line.at, line.line)
             self._lose_once(request, f"its answer cannot be read: {exc}")
             return

@@ -6,7 +6,16 @@ from typing import Any
 from attrs import define, field, frozen
 
 from turntape.core.context import Context
+from turntape.core.seam import SampleFailed
 from turntape.transport.backends.responses_stream import EventReader
+
+
+@frozen
+class Unheard(SampleFailed):
+    """The upstream answered, but what it said was not understood: our session has to end the sample somehow.
+
+    Nothing like it was told to the client, so it is no answer to be played.
+    """
 
 
 @frozen

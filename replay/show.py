@@ -14,6 +14,8 @@ from turntape.core.seam import Opened, StartSample
 from turntape.core.session import Session
 
 from .fixture import Fixture
+from .lines import Relayed
+from .reconstruction import not_replayable
 from .takes import NewSession, Take, openings, takes
 
 WIDTH = 110
@@ -21,6 +23,10 @@ MAX_LINES = 8
 """Lines shown of one text; a longer one is cut in its middle."""
 
 LABEL = 11
+
+TRANSPORTS = {"websocket": "WebSocket", "sse": "POST answered by an event stream", "json": "POST answered at once"}
+DIALECTS = {"append": "response.append", "legacy": "response.append as old clients use it"}
+"""Beside ``response.create``, which all others use."""
 
 
 def transcript(fixture: Fixture, new_session: NewSession = Session) -> str:
@@ -47,9 +53,10 @@ class _Transcript:
         unfinished = f"; {n_open} turn{'' if n_open == 1 else 's'} not finished" if n_open else ""
         yield f"{self.fixture.name}: {counts}{unfinished}" + ("" if self.fixture.whole else "; cut off")
         number = 0
+        relays = {line.session: line.upstream for line in self.fixture.lines if isinstance(line, Relayed)}
         for session, event in openings(self.fixture).items():
             yield ""
-            yield _session_line(session, event)
+            yield _session_line(session, event, relays.get(session))
             own = [take for take in found if take.session == session]
             for take in own:
                 number += 1
@@ -57,6 +64,10 @@ class _Transcript:
                 yield from self._turn(number, take)
             if not own:
                 yield "  no turn"
+        if lost := not_replayable(self.fixture):
+            yield ""
+            yield "not replayable:"
+            yield from (f"  {one}" for one in lost)
 
     def _turn(self, number: int, take: Take) -> Iterator[str]:
         start = take.start
@@ -85,12 +96,18 @@ class _Transcript:
             yield from _item(item)
 
 
-def _session_line(number: int, opened: Opened) -> str:
+def _session_line(number: int, opened: Opened, upstream: str | None) -> str:
+    """
+    Args:
+        upstream: whose answers a relay recorded; None for our own.
+    """
     try:
         when = datetime.fromtimestamp(opened.wall, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (ValueError, OverflowError, OSError):
         when = f"{opened.wall:g} s after 1970"  # edited: beyond the calendar
-    parts = [f"session {number}", when, f"{opened.transport}, {opened.dialect}", opened.agent]
+    way = ", ".join(filter(None, (TRANSPORTS.get(opened.transport, opened.transport), DIALECTS.get(opened.dialect))))
+    relayed = f"relayed to {upstream.partition('?')[0]}" if upstream is not None else ""
+    parts = [f"session {number}", when, way, relayed, opened.agent]
     return "  ".join(part for part in parts if part)
 
 

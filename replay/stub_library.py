@@ -55,6 +55,7 @@ class Recorded:
         states: keys of its conversation after each item that counts.
         warned: hash of the settings that may differ.
         whole: it came to an end, and is to be played.
+        unheard: its answer could not be read: it is shown, and never played.
         before: the turn before it on its lane that came to an end; None for the first.
         asked_at: seconds since 1970; ``ended_at`` too.
     """
@@ -74,6 +75,7 @@ class Recorded:
     before: "Recorded | None" = None
     asked_at: float = 0.0
     ended_at: float = 0.0
+    unheard: bool = False
 
     @property
     def lane(self) -> str:
@@ -125,6 +127,8 @@ class Shelf:
 
     def add(self, recorded: Recorded) -> None:
         self.recorded.append(recorded)
+        if recorded.unheard:
+            return
         self.by_key.setdefault(recorded.key, []).append(recorded)
 
 
@@ -332,6 +336,7 @@ class Library:
                 before=before.get(lane),
                 asked_at=take.opened_at + take.began,
                 ended_at=take.opened_at + take.began + take.duration_s,
+                unheard=take.unheard,
             )
             shelf.add(recorded)
             lanes.setdefault(recorded.lane, []).append(recorded)

@@ -97,6 +97,8 @@ def no_answer(
         return f"{place}; {settings_differ}{_cure(ways, fields, [])}" + (
             f"\n  Or, as narrow as can be: {ways.rules(_array(narrower))}" if narrower else ""
         )
+    if nearest.unheard:
+        return f"{place}, whose answer could not be read when it was recorded: it is not replayable."
     if not nearest.whole:
         return f"{place}, which was cut off when it was recorded; it has been played as far as it goes."
     n_takes = len([one for one in shelf.by_key[asked.key] if one.whole])

@@ -33,6 +33,7 @@ from .errors import Divergence
 from .fixture import Fixture
 from .lines import Relayed, Step
 from .reconstruction import Reconstruction
+from .requests import Unheard
 
 NewSession = Callable[[], SessionLike]
 
@@ -47,6 +48,7 @@ class Take:
         opened_at: when that was, in seconds since 1970.
         events: what its backend did, each with its seconds since ``began``.
         whole: it ended, well or not; a sample that was cancelled or cut off is no answer to anything.
+        unheard: its answer could not be read, so it is never whole; ``not_replayable`` names it.
     """
 
     fixture: Fixture
@@ -58,6 +60,7 @@ class Take:
     events: list[tuple[float, Started | Sampled | SampleFailed]] = field(factory=list)
     whole: bool = False
     opened_at: float = 0.0
+    unheard: bool = False
 
     @property
     def where(self) -> str:
@@ -202,7 +205,9 @@ def takes(fixture: Fixture, new_session: NewSession = Session) -> list[Take]:
             opened_at[step.session] = event.wall
         if isinstance(event, Started | Sampled | SampleFailed):
             take = found.get((step.session, event.sample_id))
-            if take is not None and not take.whole:
+            if take is not None and isinstance(event, Unheard):
+                take.unheard = True
+            elif take is not None and not take.whole:
                 take.events.append((round(step.at - take.began, 6), event))
                 take.whole = isinstance(event, SampleFailed) or take.finish is not None
         for effect in effects:

@@ -50,6 +50,8 @@ def export(paths: Sequence[Path], *, out: Path, as_json: bool) -> int:
         made = workload([load(path) for path in paths])
     except ReplayError as exc:
         raise click.UsageError(str(exc)) from exc
+    for lost in made.not_replayable:
+        click.echo(f"not replayable: {lost}", err=True)
     if not made.lines:
         raise click.UsageError("there is no whole answer in these recordings, so there is no workload")
     try:
@@ -60,9 +62,11 @@ def export(paths: Sequence[Path], *, out: Path, as_json: bool) -> int:
     except OSError as exc:
         raise EnvironmentFailed(f"--out: {out} cannot be written ({exc.strerror})") from exc
     if made.left_out:
-        click.echo(f"left out: {made.left_out:,} turns without a whole answer", err=True)
+        turns = "1 turn" if made.left_out == 1 else f"{made.left_out:,} turns"
+        click.echo(f"left out: {turns} without a whole answer", err=True)
     if made.uncounted:
-        click.echo(f"note: {made.uncounted:,} turns say nothing of the length of their answers", err=True)
+        whose = "1 turn says" if made.uncounted == 1 else f"{made.uncounted:,} turns say"
+        click.echo(f"note: {whose} nothing of the length of the answer", err=True)
     if as_json:
         counts = {"n_sessions": made.n_sessions, "n_turns": len(made.lines), "n_left_out": made.left_out}
         click.echo(orjson.dumps({"workload": str(out), **counts}))

@@ -87,9 +87,12 @@ class Course:
             else:
                 found.append((began, began + take.duration_s, take))
         lost = not_replayable(fixture)
+        named = {f"{fixture.name}:{one.line}" for one in lost}
+        course.left_out = [one for one in course.left_out if one.where not in named]
         course.left_out += [LeftOut(where=f"{fixture.name}:{one.line}", reason=one.problem) for one in lost]
         if not found:
-            raise ReplayError(f"There is nothing to drive: {fixture.name} holds no turn that ended well.")
+            why = "".join(f"\n  {one.where}: {one.reason}" for one in course.left_out)
+            raise ReplayError(f"There is nothing to drive: {fixture.name} holds no turn that ended well.{why}")
         found.sort(key=lambda one: one[0])  # stable: the file's order decides between equals
         origin, endings = found[0][0], _Endings()
         for began, ended, take in found:

@@ -8,11 +8,16 @@ import pytest
 import trio
 from relayed import RelayFile, call
 from serving import Server
-from taped import TOOLS, output, user
+from stubbed import refused
+from taped import TOOLS, live, output, user
 
 from turntape.core.seam import Text
+from turntape.replay.drive.course import Course
+from turntape.replay.exporting import workload
+from turntape.replay.reconstruction import not_replayable
 from turntape.replay.show import transcript
 from turntape.replay.stub import FixtureBackend
+from turntape.replay.takes import takes
 
 SAID = "Two files."
 
@@ -107,6 +112,29 @@ async def test_a_refusal_is_played_and_then_what_came_after(nursery: trio.Nurser
 def test_a_relay_recording_is_shown() -> None:
     """With its session, its turns and what was said."""
     shown = transcript(recording("websocket").fixture)
-    assert [
-        text for text in ("1 session", "2 turns", "List.", "sh", "a b", SAID, "websocket") if text not in shown
-    ] == []
+    assert "  WebSocket  relayed to https://api.example.com/v1  " in shown and "not replayable" not in shown
+    assert [text for text in ("1 session", "2 turns", "List.", "sh", "a b", SAID) if text not in shown] == []
+
+
+async def test_an_answer_that_could_not_be_read_is_never_played_as_a_failure() -> None:
+    """Its turn is unfinished and named wherever a recording is looked at; who asks it hears of a miss, at once."""
+    file = RelayFile()
+    one = file.socket()
+    one.ask(user("A"))
+    file.lines = [line for line in file.lines if "up" not in line]
+    one.up({"type": "response.created", "response": {"id": "resp_of_theirs_000000001", "status": "in_progress"}})
+    call = {"type": "function_call", "id": "fc_1", "call_id": "c", "name": 7, "arguments": "{}"}
+    one.up({"type": "response.completed", "response": {"id": "resp_of_theirs_000000001", "output": [call]}})
+    one.turn(user("B"), say=((Text(SAID),),), follow=False)
+    unread, read = takes(file.fixture)
+    assert (unread.unheard, unread.whole, unread.failure) == (True, False, None) and read.whole
+    [lost] = not_replayable(file.fixture)
+    assert lost.line == unread.line and "cannot be read" in lost.problem
+    assert f"not replayable:\n  {lost}\n" in transcript(file.fixture)
+    assert workload([file.fixture]).not_replayable == [f"relay.jsonl:{lost.line}: {lost.problem}"]
+    assert [(one.where, one.reason) for one in Course.of(file.fixture).left_out] == [(unread.where, lost.problem)]
+    backend = FixtureBackend.load([file.fixture])
+    assert backend.n_takes == 1
+    with trio.fail_after(5):
+        error = await refused(backend, live().ask(user("A")))
+    assert "whose answer could not be read when it was recorded: it is not replayable" in str(error)
