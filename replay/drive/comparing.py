@@ -68,8 +68,8 @@ class Comparison:
     """Everything that two reports have in common.
 
     Attributes:
-        only_in: runs that one of them has alone, as "first: FIXTURE, time N".
-        differs: what was set up otherwise, such as "design: create, append".
+        only_in: runs that one of them has alone, as "report A: FIXTURE".
+        differs: what was set up otherwise, such as "design: A create, B append".
         beyond: each threshold that was exceeded, in a sentence.
     """
 
@@ -89,12 +89,13 @@ class Comparison:
         """For a terminal."""
         lines = [f"set up otherwise: {one}" for one in self.differs]
         for run in self.runs:
-            lines += [f"{run.fixture}, time {run.repeat}", *_turns(run)]
-            lines.append(f"  wall {run.wall_s[0]:.2f} s, {run.wall_s[1]:.2f} s:{_times(_ratio(*run.wall_s))}")
+            lines += [_named(run.fixture, run.repeat), *_turns(run)]
+            lines.append(f"  wall A {run.wall_s[0]:.2f} s, B {run.wall_s[1]:.2f} s:{_times(_ratio(*run.wall_s))}")
             lines.append("")
-        lines += [f"only in the {one}" for one in self.only_in]
+        lines += [f"only in {one}" for one in self.only_in]
+        n_turns = sum(len(run.turns) for run in self.runs)
         lines.append(
-            f"{self.n_changed} of {sum(len(run.turns) for run in self.runs)} verdicts changed; TTFT{_times(self.ttft_ratio)}, "
+            f"{self.n_changed} of {n_turns} verdict{'' if n_turns == 1 else 's'} changed; TTFT{_times(self.ttft_ratio)}, "
             f"wall time{_times(self.wall_ratio)}"
         )
         return "\n".join([*lines, *(f"beyond: {one}" for one in self.beyond)])
@@ -116,8 +117,8 @@ def compare(first: Report, second: Report, thresholds: Thresholds) -> Comparison
     found = Comparison(
         runs=tuple(pairs),
         only_in=tuple(
-            f"{name} report: {key[0]}, time {key[1]}"
-            for name, mine, theirs in (("first", one, other), ("second", other, one))
+            f"report {name}: {_named(*key)}"
+            for name, mine, theirs in (("A", one, other), ("B", other, one))
             for key in mine
             if key not in theirs
         ),
@@ -198,7 +199,7 @@ def _differs(first: Report, second: Report) -> Iterator[str]:
         ("tool time", first.setup.tool_time, second.setup.tool_time),
     ):
         if one != other:
-            yield f"{name}: {one or 'as recorded'}, {other or 'as recorded'}"
+            yield f"{name}: A {one or 'as recorded'}, B {other or 'as recorded'}"
 
 
 def _turns(run: RunPair) -> Sequence[str]:
@@ -225,4 +226,12 @@ def _ratio(one: float | None, other: float | None) -> float | None:
 
 
 def _times(ratio: float | None) -> str:
-    return " not measured in both" if ratio is None else f" {ratio:g} times as long"
+    """B by A, in words."""
+    if ratio is None:
+        return " not measured in both"
+    return " as long" if ratio == 1 else f" {ratio:g} times as long"
+
+
+def _named(fixture: str, repeat: int) -> str:
+    """As the table of a drive names a run: the how-manieth time is told from the second on."""
+    return f"{fixture}, time {repeat}" if repeat > 1 else fixture

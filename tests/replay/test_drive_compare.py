@@ -59,7 +59,9 @@ async def test_a_changed_verdict_counts_unless_it_is_only_to_be_shown() -> None:
     found = compare(one, other, Thresholds())
     assert found.n_changed == 1 and found.beyond == ("1 verdict is not what it was",)
     assert found.runs[0].turns[1].verdicts == ("equal", "text")
-    assert "equal → text" in found.table()
+    table = found.table()
+    assert "equal → text" in table and table.startswith("fixture\n") and "time 1" not in table
+    assert "TTFT as long, wall time as long" in compare(one, one, Thresholds()).table()
     assert compare(one, other, Thresholds(same_verdicts=False)).beyond == ()
 
 
@@ -97,7 +99,7 @@ async def test_a_run_that_is_missing_counts() -> None:
     """A fixture that was not driven today is no success."""
     report, again = await good(), await driven(two_steps(), backend=Model([*AS_RECORDED]), settings=Settings(repeat=2))
     found = compare(again, report, Thresholds())
-    assert found.only_in == ("first report: fixture, time 2",) and len(found.beyond) == 1
+    assert found.only_in == ("report A: fixture, time 2",) and len(found.beyond) == 1
 
 
 async def test_reports_of_other_fixtures_are_not_compared() -> None:
@@ -111,7 +113,7 @@ async def test_reports_of_other_fixtures_are_not_compared() -> None:
 async def test_what_was_set_up_otherwise_is_said() -> None:
     """Two designs of one backend can be compared, and nobody takes them for the same."""
     http = await driven(two_steps(), backend=Model([*AS_RECORDED]), settings=Settings(design="http"))
-    assert compare(await good(), http, Thresholds()).differs == ("design: create, http",)
+    assert compare(await good(), http, Thresholds()).differs == ("design: A create, B http",)
 
 
 @pytest.mark.parametrize(
