@@ -62,7 +62,12 @@ class Fault:
         return f"{place}{self.turn}:{self.kind}" + (f"={self.value}" if self.value else "")
 
     def error(self) -> BackendError:
-        """What the sample fails with."""
+        """What the sample fails with; the stub says so itself."""
+        error = self._error()
+        error.is_said = True
+        return error
+
+    def _error(self) -> BackendError:
         said = f"This is the fault {self} that the stub was told to make."
         match self.kind:
             case "429":

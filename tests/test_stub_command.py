@@ -203,7 +203,7 @@ def test_a_fault_is_announced_and_happens_once(recorded: Path, tmp_path: Path) -
     """The agent loses its answer, asks again, and gets it; a fault that never happened fails a strict run."""
     ended = stub(recorded, tmp_path, "--fault", "1:drop", "--strict", *agent("hello", "hello", "eh"))
     assert (ended.code, ended.output) == (0, "lost\nGood morning.\nWhat?\n"), ended.errors
-    assert "fault 1:drop: at turn 1, " in ended.errors
+    assert ended.errors.count("fault 1:drop") == 1 and "fault 1:drop: at turn 1, " in ended.errors
     ended = stub(recorded, tmp_path, "--fault", "2:429", "--strict", *agent("hello"))
     assert ended.code == 1
     assert "not used: fault 2:429: it never happened" in ended.errors

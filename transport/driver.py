@@ -211,7 +211,7 @@ class Driver:
     async def _sample(self, start: StartSample) -> None:
         """Feed what the backend makes of ``start``; a slow client slows this sampler, and nothing else."""
         sample_id = start.sample_id
-        accepted = whole = False
+        accepted = whole = is_said = False
         failed = SampleFailed(sample_id, "server_error", "The response stopped before it was finished.")
         ours: Exception | None = None
         with self._samples[sample_id] as scope:
@@ -238,7 +238,8 @@ class Driver:
                             ours = exc
                             break
             except* BackendError as group:
-                failed = _refusal(sample_id, _first(group))
+                failed = _refusal(sample_id, error := _first(group))
+                is_said = error.is_said or error.code == "fixture_miss"  # the stub shows its own, prompts and all
                 if whole:
                     logger.warning("backend failed after a sample was whole: %s", failed.message)
             except* Exception:
@@ -249,7 +250,7 @@ class Driver:
         if ours is not None:
             raise ours
         if not whole and not scope.cancelled_caught:
-            if failed.code != "fixture_miss":  # the stub shows its own, prompts and all
+            if not is_said:
                 log.sample_failed(start, failed, begun=accepted, listed=self.backend.models)
             self.feed(failed)
 

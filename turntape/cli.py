@@ -41,7 +41,8 @@ over the file.
 Exit codes: 0 good; 1 the answer is no (a divergence, a miss, an unused take
 under --strict, an agent that never connected, a model that doctor finds to be
 unusable); 2 used wrongly; 3 the environment failed (a port in use, a store
-that cannot be opened, a program that is not there).
+that cannot be opened, a program that is not there, a drive that nobody
+answered).
 """
 
 FIXTURES = click.argument("fixtures", metavar="FIXTURE...", nargs=-1, required=True, type=EXISTING_FILE)

@@ -86,8 +86,17 @@ def start(command: Callable[..., Awaitable[int]], listen: Listen, *rest: object,
             f"--host {listen.host} can be reached from other machines, and no key is asked for; "
             "give --key-file, or leave --host at 127.0.0.1"
         )
-    logging.basicConfig(format="%(levelname)s: %(message)s", level=listen.log.upper())  # to standard error
+    handler = logging.StreamHandler()  # to standard error
+    handler.setFormatter(_Lower())
+    logging.basicConfig(handlers=[handler], level=listen.log.upper())
     return trio.run(partial(command, listen, keys, *rest, **more))
+
+
+class _Lower(logging.Formatter):
+    """Writes "warning:" as everything else does here that is no log."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return f"{record.levelname.lower()}: {record.message}"
 
 
 def where(backend: PlannedBackend) -> str:

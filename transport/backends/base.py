@@ -1,9 +1,8 @@
 """What a model server looks like from here: a sample is asked for, batches of increments come out on demand."""
 
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, runtime_checkable
-
-import trio
 
 from turntape.core.seam import Increment, StartSample
 
@@ -20,7 +19,12 @@ class BackendError(Exception):
             context_length_exceeded, insufficient_quota, server_is_overloaded, invalid_prompt, fixture_miss.
         status: the HTTP status that a refusal before the first event becomes.
         retry_after: seconds, as the backend wrote them.
+
+    Attributes:
+        is_said: whoever raised it has told whoever runs the server, so the log need not.
     """
+
+    is_said: bool = False
 
     def __init__(
         self,
@@ -50,12 +54,13 @@ class Backend(Protocol):
     models: tuple[str, ...]
     """Names to list under ``/v1/models``."""
 
-    def sample(self, start: StartSample) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[Batch]]:
+    def sample(self, start: StartSample) -> AbstractAsyncContextManager[AsyncIterator[Batch]]:
         """Yield an empty batch once the request is accepted, then batches; the last holds ``Finish``.
 
         Write it as an async generator method under ``@trio.as_safe_channel``: nothing is produced until asked
-        for (backpressure), and leaving the ``async with`` closes it (cancellation). Raise ``BackendError``
-        for a refusal or a failure; anything else is a bug, fails the sample and is logged.
+        for (backpressure), and leaving the ``async with`` closes it (cancellation). One that never yields inside a
+        nursery or a cancel scope may be given as ``contextlib.aclosing(generator)``, which costs no task. Raise
+        ``BackendError`` for a refusal or a failure; anything else is a bug, fails the sample and is logged.
         """
         ...
 
