@@ -1,7 +1,8 @@
 """A fixture as backend: the recorded take, to the same conversation and settings only. Nothing is guessed."""
 
 import math
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
 from pathlib import Path
 from typing import Any
 
@@ -150,27 +151,48 @@ class FixtureBackend:
         self._has_sessions = True
         return StubSession(inner(), self)
 
+    def sample(self, start: StartSample) -> AbstractAsyncContextManager[AsyncIterator[Batch]]:
+        if self.fallback is not None:
+            return self._recorded_or_asked(start, self.fallback)
+        # no scope is open where this generator yields, so it needs no task of its own, which would double a turn's cost
+        return aclosing(self._recorded(start))
+
+    async def _recorded(self, start: StartSample) -> AsyncGenerator[Batch, None]:
+        found, miss = await self._looked_up(start)
+        if found is None:
+            raise self._missed(miss)
+        async with aclosing(self._begun(start, *found)) as batches:
+            async for batch in batches:
+                yield batch
+
     @trio.as_safe_channel
-    async def sample(self, start: StartSample) -> AsyncGenerator[Batch, None]:
+    async def _recorded_or_asked(self, start: StartSample, fallback: Backend) -> AsyncGenerator[Batch, None]:
+        found, miss = await self._looked_up(start)
+        if found is not None:
+            async with aclosing(self._begun(start, *found)) as recorded:
+                async for batch in recorded:
+                    yield batch
+            return
+        self._note(f"asked elsewhere, and recorded: {miss}")
+        try:
+            async with fallback.sample(start) as batches:
+                async for batch in batches:
+                    yield batch
+        except* BackendError:
+            self._missed(miss)
+            raise
+        self.asked_elsewhere.append(miss)
+
+    async def _looked_up(self, start: StartSample) -> tuple[tuple[Choice, Take] | None, str]:
+        """What is to answer, or else why nothing does."""
         self.n_asked += 1
         try:
             choice, miss = await self._found(start)
-            take = choice[1].take if choice is not None else None
+            return (None if choice is None else (choice, choice[1].take)), miss
         except ReplayError as exc:
             raise self._missed(f"A recording that could answer cannot be played: {exc}") from None
-        if choice is None or take is None:
-            if self.fallback is None:
-                raise self._missed(miss)
-            self._note(f"asked elsewhere, and recorded: {miss}")
-            try:
-                async with self.fallback.sample(start) as batches:
-                    async for batch in batches:
-                        yield batch
-            except* BackendError:
-                self._missed(miss)
-                raise
-            self.asked_elsewhere.append(miss)
-            return
+
+    async def _begun(self, start: StartSample, choice: Choice, take: Take) -> AsyncGenerator[Batch, None]:
         run, recorded, _ = choice
         self._say_what_is_odd(choice)
         self._runs.begin(start, choice)
@@ -178,8 +200,9 @@ class FixtureBackend:
         if self._has_sessions:
             self._played[start.sample_id] = run, recorded
         try:
-            async for batch in self._play(start, choice, take):
-                yield batch
+            async with aclosing(self._play(start, choice, take)) as batches:
+                async for batch in batches:
+                    yield batch
         finally:
             run.playing.discard(recorded.order)
             if recorded.order in run.played:

@@ -178,7 +178,7 @@ class Router:
             if id(upstream) not in kept:
                 await upstream.retire()
 
-    def sample(self, start: StartSample) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[Batch]]:
+    def sample(self, start: StartSample) -> AbstractAsyncContextManager[AsyncIterator[Batch]]:
         """See ``Backend.sample``. Once a token has come, a failure is the sample's."""
         route = self.table.route(start.model)
         if route.fallbacks or start.request.truncation == "auto" or route.upstream.health.tripped:
@@ -201,7 +201,7 @@ class Router:
     # --- one sample -------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _asked(self, start: StartSample, route: Route) -> AsyncIterator[trio.abc.ReceiveChannel[Batch]]:
+    async def _asked(self, start: StartSample, route: Route) -> AsyncIterator[AsyncIterator[Batch]]:
         """The backend's own batches: nothing stands between, so nothing is paid for each of them."""
         upstream = route.upstream
         self._truncator.check(start, route.context_window)

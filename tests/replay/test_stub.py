@@ -81,7 +81,7 @@ async def test_a_take_that_was_not_delivered_goes_back(autojump_clock: trio.test
     start = live().ask(user("hi"))
     assert start is not None
     async with backend.sample(start) as batches:
-        assert [await batches.receive() for _ in range(3)] == [(), (Text("a"),), (Text("1"),)]
+        assert [await anext(batches) for _ in range(3)] == [(), (Text("a"),), (Text("1"),)]
     assert len(backend.unused()) == 1  # neither was played: one line for the file
     assert (await taken(backend, start))[2] == (Text("1"),)
     assert (await taken(backend, start))[2] == (Text("2"),)

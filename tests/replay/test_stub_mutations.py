@@ -184,7 +184,7 @@ async def test_a_retry_after_a_dropped_answer_is_accepted() -> None:
     start = live().ask(user("List."))
     assert start is not None
     async with backend.sample(start) as batches:
-        assert [await batches.receive() for _ in range(2)] == [(), CALL[0]]
+        assert [await anext(batches) for _ in range(2)] == [(), CALL[0]]
     client = live()
     assert await answered(backend, client, user("List.")) == [(), *CALL, FINISH]
     assert await answered(backend, client, output("call_1", "README.md")) == [(), *DONE, FINISH]

@@ -157,9 +157,9 @@ async def test_an_interrupted_turn_is_played_as_far_as_it_went(autojump_clock: t
     start = await up_to_the_interrupt(backend)
     for _ in range(2):  # and once more: an interrupted agent may start over
         async with backend.sample(start) as batches:
-            assert [await batches.receive() for _ in range(2)] == [(), (Text("half "),)]
+            assert [await anext(batches) for _ in range(2)] == [(), (Text("half "),)]
             with trio.move_on_after(HOLD_S / 2):
-                await batches.receive()
+                await anext(batches)
                 pytest.fail("nothing follows")
     assert (backend.n_takes, backend.n_played, backend.misses, backend.unused()) == (2, 2, [], [])
 
