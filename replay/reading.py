@@ -3,7 +3,7 @@
 import json
 import re
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -89,10 +89,21 @@ def json_form(text: str) -> str:
 
 @frozen(eq=False)
 class State:
-    """How far a conversation has come after one item: ``key`` names all of it, ``form`` is that item's own."""
+    """How far a conversation has come after one item: ``key`` names all of it.
+
+    Attributes:
+        item: that item, as it is compared.
+        calls: the number of each call id that it may name.
+    """
 
     key: str
-    form: bytes
+    item: Item
+    calls: Mapping[str, int]
+
+    @property
+    def form(self) -> bytes:
+        """The canonical form of the item alone: made when it is asked for, which is where something differs."""
+        return canonical(self.item, self.calls)
 
 
 @frozen(eq=False, repr=False)
@@ -160,7 +171,21 @@ class Reader:
                     learned = learned.and_from(text, self.rules.learn)
         if before is not None and learned != known:  # what was learned now may stand in what was read before
             return self._from(None, seed, learned, Fold(), link.items_after(None))
-        return self._from(before, seed, learned, Fold() if before is None else before.fold, link.items)
+        fold = Fold() if before is None else before.fold
+        return self._of_one_item(before, seed, learned, fold, link) or self._from(
+            before, seed, learned, fold, link.items
+        )
+
+    def _of_one_item(
+        self, before: Reading | None, seed: Learned, learned: Learned, fold: Fold, link: Context
+    ) -> Reading | None:
+        """``link``, whose fold is known already, where it adds one item and no rule has changed a thing so far."""
+        if len(link.items) != 1 or fold.key != ("" if link.parent is None else link.parent.fold.key):
+            return None
+        (item,) = link.items
+        if item.type == "reasoning" or self.item(item, learned) is not item:
+            return None
+        return Reading(seed, learned, link.fold, before, (State(link.fold.key, item, _calls_of(item, fold)),))
 
     def _from(
         self, before: Reading | None, seed: Learned, learned: Learned, fold: Fold, items: Iterable[Item]
@@ -170,11 +195,9 @@ class Reader:
             if item.type == "reasoning":
                 continue
             plain = self.item(item, learned)
-            calls = fold.open_calls
-            if item.call_id is not None and item.opens_call:
-                calls = {**calls, item.call_id: fold.n_calls + 1}
+            calls = _calls_of(item, fold)
             fold = fold.add(plain)
-            states.append(State(fold.key, canonical(plain, calls)))
+            states.append(State(fold.key, plain, calls))
         return Reading(seed, learned, fold, before, tuple(states))
 
     def item(self, item: Item, learned: Learned) -> Item:
@@ -238,6 +261,13 @@ class Reader:
             if not rule.at or _at(path, rule.at):
                 text = rule.pattern.sub(rule.with_, text)
         return text
+
+
+def _calls_of(item: Item, fold: Fold) -> Mapping[str, int]:
+    """The number of each call id that ``item`` may name, where ``fold`` is what came before it."""
+    if item.call_id is not None and item.opens_call:
+        return {**fold.open_calls, item.call_id: fold.n_calls + 1}
+    return fold.open_calls
 
 
 def _with_value(match: re.Match[str], learned: Learned) -> str:
