@@ -119,7 +119,7 @@ def test_a_log_that_is_being_written_is_shorter(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("", "is not recognised; say what it is with --from codex|openai-events|aimock"),
+        ("", "is not recognised. What can be imported: Codex"),
         ('{"a": 1}\n', "is not recognised"),
         ("no json at all", "line 1: is not JSON"),
         ('{"type": "response.created"}\n{]\n{"type": "response.completed"}\n', "line 2: is not JSON"),
