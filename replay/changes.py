@@ -199,7 +199,7 @@ class _Comparing:
 
     def _compare_out(self, step: Step, out: list[dict[str, Any]], effects: Sequence[Effect], *, is_last: bool) -> None:
         packer = Packer()
-        today = [*map(packer.effect, effects)]
+        today = packer.effects(effects)
         self._check_samples(step, out, effects)
         if orjson.dumps(today) == encode(out):
             return

@@ -29,6 +29,9 @@ SHORT: dict[str, type[Text] | type[Arguments] | type[Reasoning]] = {"d": Text, "
 SHORT_ROWS = {("s", "t", key, "h"): kind for key, kind in SHORT.items()}
 """The keys of a short line as it is recorded."""
 
+OF_SAMPLES = frozenset({"Started", "Sampled", "SampleFailed"})
+"""Events that need not say which sample, if it is the one that their session started last."""
+
 STEP_KEYS = frozenset({"open", "step", "s", "t", "rules", "in", *SHORT, "out", "h", "raised"})
 """All that a line of a step may have."""
 
@@ -195,6 +198,9 @@ class _Reader:
             case {"blob": str(name), "value": value}:
                 self.fixture.blobs[name] = value
                 add(Blob(self.line, name, value))
+            case {"blob": str(name), "then": _}:
+                self.fixture.blobs[name] = self._unpacker.array(row)
+                add(Blob(self.line, name, {key: value for key, value in row.items() if key != "blob"}))
             case {"turn": int(session), "sample": str(sample_id), "key": str(key)}:
                 add(Turn(self.line, session, sample_id, key))
             case {"open": int(session), "in": packed}:
@@ -205,6 +211,8 @@ class _Reader:
                     self.refuse("opens a session with something other than Opened.")
                 add(attrs.evolve(step, rules=_rules(row.get("rules", []))))
             case {"step": int(session), "in": packed}:
+                if isinstance(packed, dict) and "sample_id" not in packed and packed.get("type") in OF_SAMPLES:
+                    packed = {**packed, "sample_id": self._last_sample.get(session, "")}
                 add(self._step(row, session, self._unpacker.event(packed)))
             case {"s": int(session)} if keys := row.keys() & SHORT.keys():
                 kind = SHORT[key := keys.pop()]

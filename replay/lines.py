@@ -12,7 +12,11 @@ Short = tuple[str, ...]
 
 @frozen
 class Blob:
-    """A value that later lines refer to."""
+    """A value that later lines refer to.
+
+    Attributes:
+        value: of an array that goes on from another, its line without the name: what the name is a hash of.
+    """
 
     line: int
     name: str

@@ -7,12 +7,15 @@ found again by its hash, and somebody's own ``{"$blob": ...}`` at such a place i
 
 The Response objects of big server events repeat each other: each is ``{"$like": NAME, ...}`` with the fields only in
 which it differs from the first of the recording, which is a blob, big values in it replaced as above.
+
+The ``input`` of a request that begins as an earlier one is a blob too: the name of that one, and what is new. What the
+server events of one line say again is said once; see ``repeats``.
 """
 
 import hashlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -21,6 +24,9 @@ import orjson
 from attrs import frozen
 
 from turntape.core.seam import ClientText, Effect, Event, Increment, Send, StartSample
+
+from .histories import MOST_ELEMENTS, Histories
+from .repeats import EACH, MARKS, SAME, Once, each, is_mark, same, texts_again
 
 BLOB_BYTES = 1024
 MAX_JSON_PER_CHARACTER = 6  # "\u0000"
@@ -75,19 +81,27 @@ class Packer:
 
     Attributes:
         new: encoded values that were replaced since somebody last took them away, by name.
+        new_arrays: the same of arrays that others may go on from, each as its line has it.
     """
 
     def __init__(self) -> None:
         self.new: dict[str, bytes] = {}
+        self.new_arrays: dict[str, bytes] = {}
+        self._histories = Histories()
         self._first: _FirstResponse | None = None
 
     def event(self, event: Event) -> dict[str, Any]:
         return self._packed(event)
 
-    def effect(self, effect: Effect) -> dict[str, Any]:
-        if type(effect) is Send:
-            return {"type": "Send", "data": [*map(self._encoded, effect.data)]}
-        return self._packed(effect)
+    def effects(self, effects: Sequence[Effect]) -> list[dict[str, Any]]:
+        """All that one event led to."""
+        once = Once(BLOB_BYTES)
+        return [
+            {"type": "Send", "data": [*map(self._sent, once.events(effect.data))]}
+            if type(effect) is Send
+            else self._packed(effect)
+            for effect in effects
+        ]
 
     def _packed(self, value: Any) -> dict[str, Any]:
         token = _PACKER.set(self)
@@ -136,12 +150,26 @@ class Packer:
         """A JSON value that is bytes already."""
         if len(encoded) < BLOB_BYTES and REFERENCE.encode() not in encoded and LIKE.encode() not in encoded:
             return orjson.Fragment(encoded)
-        value = orjson.loads(encoded)
-        if not isinstance(value, dict) or refers(value) or not _is_response(value.get("response")):
-            return self.value(value)
+        return self.value(orjson.loads(encoded))
+
+    def _sent(self, event: bytes | dict[str, Any]) -> Any:
+        """A server event: as it was sent, or with what it says again by reference."""
+        if isinstance(event, bytes):
+            marked = any(mark in event for mark in MARKS)
+            if len(event) < BLOB_BYTES and not marked:
+                return orjson.Fragment(event)
+            value = orjson.loads(event)
+            if not isinstance(value, dict) or refers(value):
+                return self._leaf(value)
+            if marked:  # no object or array of it can be taken for a reference in a blob
+                return {
+                    name: self._blob(encode(inner)) if isinstance(inner, dict | list) else self._leaf(inner)
+                    for name, inner in value.items()
+                }
+            event = value
         return {
-            name: self._response(inner) if name == "response" else self._field(name, inner)
-            for name, inner in value.items()
+            name: self._response(inner) if name == "response" and _is_response(inner) else self._field(name, inner)
+            for name, inner in event.items()
         }
 
     def _response(self, response: dict[str, Any]) -> dict[str, Any]:
@@ -149,6 +177,8 @@ class Packer:
         packed = {name: self._elements(name, value) for name, value in response.items()}
         fields = {name: encode(value) for name, value in packed.items()}
         if self._first is None:
+            if len(encode(response)) < BLOB_BYTES or SAME.encode() in fields.get("output", b""):
+                return packed  # it is small, or of this line alone
             self._first = _FirstResponse(self._blob(encode(packed))[REFERENCE], fields)
         if [*fields] != [*self._first.fields]:
             return packed
@@ -160,12 +190,40 @@ class Packer:
         try:
             value = orjson.loads(event.text)
             if orjson.dumps(value) == event.text.encode():
-                return {"json": self.value(value)}
+                return {"json": self._request(value)}
             if json.dumps(value) == event.text:
-                return {"spaced": self.value(value)}
+                return {"spaced": self._request(value)}
         except (ValueError, TypeError, RecursionError):
             pass  # not JSON, or a kind of JSON that is not written back: lone surrogates, deep nesting
         return {"text": self._text(event.text)}
+
+    def _request(self, value: Any) -> Any:
+        packed = self.value(value)
+        if isinstance(value, dict) and isinstance(packed, dict) and isinstance(items := value.get("input"), list):
+            packed["input"] = self._history(items, packed["input"])
+        return packed
+
+    def _history(self, items: list[Any], packed: list[Any]) -> Any:
+        """An array by an earlier one that it goes on from, if it has enough of that."""
+        if len(items) > MOST_ELEMENTS:
+            return packed
+        encoded = [*map(encode, items)]
+        if sum(map(len, encoded)) < BLOB_BYTES:
+            return packed
+        digests = tuple(hashlib.blake2b(element, digest_size=16).digest() for element in encoded)
+        before, n = self._histories.before(digests)
+        if before is None or sum(map(len, encoded[:n])) < BLOB_BYTES:
+            self._histories.add("", digests, None)
+            return packed
+        is_whole = n == len(before.digests)
+        name = before.name
+        if not name or not is_whole or n < len(items):
+            start = {"start": name} | ({} if is_whole else {"n": n}) if name else {}
+            row = orjson.dumps({**start, "then": packed[n:] if name else packed})
+            name = digest(row)
+            self.new_arrays[name] = row
+            self._histories.add(name, before.digests[:n] + digests[n:], before if is_whole else None)
+        return {REFERENCE: name}
 
     def _start(self, start: StartSample) -> dict[str, Any]:
         """The conversation by its key and sizes, the settings by hash: both follow from the client texts."""
@@ -229,14 +287,30 @@ class Unpacker:
             return self._resolved(packed)
         return {name: inner if type(inner) in PLAIN else self._field(name, inner) for name, inner in packed.items()}
 
-    def effects(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Effects as plain JSON values. Raises ``MissingBlob``."""
-        return [{name: self._effect_field(name, value) for name, value in row.items()} for row in rows]
+    def array(self, row: Mapping[str, Any]) -> list[Any]:
+        """An array that others may go on from, by its line. Raises ``ValueError``."""
+        if unknown := row.keys() - {"blob", "start", "n", "then"}:
+            raise ValueError(f"{min(unknown)!r} is not part of it")
+        before = self._blob(row["start"]) if "start" in row else []
+        if not isinstance(before, list):
+            raise MissingBlob(f"the blob {row['start']!r} is no array, so nothing can go on from it")
+        n = exactly(row.get("n", len(before)), int)
+        if not 0 <= n <= len(before):
+            raise ValueError(f"'n' should be at most the {len(before)} elements of the array that it goes on from")
+        return [*before[:n], *map(self._resolved, exactly(row["then"], list))]
 
-    def _effect_field(self, name: str, value: Any) -> Any:
+    def effects(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """All effects of one line as plain JSON values. Raises ``MissingBlob``."""
+        said: list[Any] = []
+        return [{name: self._effect_field(name, value, said) for name, value in row.items()} for row in rows]
+
+    def _effect_field(self, name: str, value: Any, said: list[Any]) -> Any:
         match name, value:
             case "data", list():
-                return [*map(self.value, value)]
+                n_before = len(said)
+                for event in value:
+                    said += self._sent(event, said)
+                return said[n_before:]
             case "record", dict():
                 inner = {
                     name: self._resolved(below) for name, below in value.items() if name not in ("response", "items")
@@ -250,6 +324,42 @@ class Unpacker:
                     }
                 )
         return self._resolved(value)
+
+    def _sent(self, packed: Any, said: Sequence[Any]) -> list[Any]:
+        """The server events that one of the file stands for.
+
+        Args:
+            said: those before it on its line.
+        """
+        if not isinstance(packed, dict) or REFERENCE in packed:
+            return [self._resolved(packed)]
+        if is_mark(packed.get("delta"), EACH):
+            events: list[Any] = self._told(each, packed)
+            return events
+        return [
+            {
+                name: inner if type(inner) in PLAIN else self._sent_field(name, inner, said)
+                for name, inner in packed.items()
+            }
+        ]
+
+    def _sent_field(self, name: str, value: Any, said: Sequence[Any]) -> Any:
+        if type(value) is not dict or REFERENCE in value:
+            return self._field(name, value)
+        if SAME in value:
+            return self._told(same, value, said)
+        if name in ("item", "part"):
+            return self._told(texts_again, value, said)
+        if name == "response" and isinstance(output := value.get("output"), list):
+            items = [self._told(same, item, said) if is_mark(item, SAME) else self._resolved(item) for item in output]
+            return {**self._field(name, value), "output": items}
+        return self._field(name, value)
+
+    def _told(self, restore: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return restore(*args)
+        except ValueError as exc:
+            raise MissingBlob(str(exc)) from None
 
     def _resolved(self, value: Any) -> Any:
         if type(value) is not dict or REFERENCE not in value:

@@ -18,6 +18,7 @@ from turntape.core.seam import (
     Sampled,
     SampleFailed,
     Send,
+    Started,
     StartSample,
     ToolCall,
 )
@@ -133,17 +134,21 @@ class Tape:
     def line(self, row: dict[str, Any]) -> None:
         """Write a whole line, what it refers to before it."""
         encoded = orjson.dumps(row)
-        if self.refuses and any(MASK.encode() in part for part in (encoded, *self.packer.new.values())):
+        apart = (*self.packer.new.values(), *self.packer.new_arrays.values())
+        if self.refuses and any(MASK.encode() in part for part in (encoded, *apart)):
             self.refuse("a secret in a message")  # which a relay has masked before
         self._write_blobs()
         self._write(encoded + b"\n")
 
     def _write_blobs(self) -> None:
         new, self.packer.new = self.packer.new, {}
-        for name, encoded in new.items():
+        arrays, self.packer.new_arrays = self.packer.new_arrays, {}
+        tails = {name: b'"value":%b}' % encoded for name, encoded in new.items()}
+        tails |= {name: row[1:] for name, row in arrays.items()}
+        for name, tail in tails.items():
             if name not in self._written:
                 self._written.add(name)
-                self._write(b'{"blob":"%b","value":%b}\n' % (name.encode(), encoded))
+                self._write(b'{"blob":"%b",%b\n' % (name.encode(), tail))
 
     def _write(self, line: bytes) -> None:
         if self.failure is None and not self.refused:
@@ -243,13 +248,16 @@ class Recorder:
         if not checked and all(isinstance(effect, Send) for effect in effects):
             self.tape.end({"h": sent_digest(effects)})
         else:
-            out = [*map(self.tape.packer.effect, effects)]
+            out = self.tape.packer.effects(effects)
             self.tape.end({"out": out, "h": checked or sent_digest(effects)})
         self._index(event, effects, at)
         return effects
 
     def _full(self, event: Event, now: float) -> tuple[dict[str, Any], str]:
-        packed = orjson.dumps(self.tape.packer.event(event))
+        row = self.tape.packer.event(event)
+        if self._is_of_last(event):
+            del row["sample_id"]
+        packed = orjson.dumps(row)
         checked = digest(packed, 8)
         if not isinstance(event, Opened):
             return {"step": self._number, "t": now, "in": orjson.Fragment(packed)}, checked
@@ -258,12 +266,18 @@ class Recorder:
         rules = preset_for(event) if self.rules is None else self.rules
         return {"open": self._number, "t": now, "rules": [*rules], "in": orjson.Fragment(packed)}, checked
 
+    def _is_of_last(self, event: Event) -> bool:
+        """Whether it is of the sample that the session started last, so that its line need not say so."""
+        if not isinstance(event, Started | Sampled | SampleFailed):
+            return False
+        return event.sample_id == self._last_sample and event.sample_id in self._running
+
     def _short(self, event: Event, now: float) -> dict[str, Any] | None:
         """The short form of ``event``, if it has one: strings of one kind, for the sample that was started last."""
-        if not isinstance(event, Sampled) or event.sample_id != self._last_sample or not event.batch:
+        if not isinstance(event, Sampled) or not self._is_of_last(event) or not event.batch:
             return None
         kind = type(event.batch[0])
-        if event.sample_id not in self._running or (key := SHORT_KEYS.get(kind)) is None:  # type: ignore[arg-type]
+        if (key := SHORT_KEYS.get(kind)) is None:  # type: ignore[arg-type]
             return None
         if any(type(increment) is not kind for increment in event.batch):
             return None

@@ -172,11 +172,13 @@ def _are_as_told(unpacker: Unpacker, effects: Sequence[Effect], out: list[dict[s
     """Whether all that happens is that the recorded bytes are sent: the quick way to see what nearly always is so."""
     if len(effects) != len(out):
         return False
+    for effect, row in zip(effects, out, strict=True):
+        if type(effect) is not Send or row.keys() != {"type", "data"} or row["type"] != "Send":
+            return False
     try:
-        for effect, row in zip(effects, out, strict=True):
-            if type(effect) is not Send or row.keys() != {"type", "data"} or row["type"] != "Send":
-                return False
-            if [orjson.dumps(unpacker.value(event)) for event in row["data"]] != [*effect.data]:
+        for effect, row in zip(effects, unpacker.effects(out), strict=True):
+            assert isinstance(effect, Send)
+            if [*map(orjson.dumps, row["data"])] != [*effect.data]:
                 return False
     except (MissingBlob, orjson.JSONEncodeError, TypeError):
         return False  # what is wrong is said by whoever compares at length
@@ -212,7 +214,7 @@ def _check(
     if _are_as_told(unpacker, effects, step.out):
         return
     packer = Packer()
-    today = [*map(packer.effect, effects)]
+    today = packer.effects(effects)
     same = orjson.dumps(today) == encode(step.out)
     if same and (is_last or packer.new.keys() <= fixture.blobs.keys()):
         return  # the blobs of the last line stand after it, and may have been cut off
@@ -232,8 +234,8 @@ def _check(
 def _big_values(effects: Sequence[Effect]) -> dict[str, Any]:
     """Every value of today's effects that a recording may hold as a blob, by name."""
     packer = Packer()
+    packer.effects(effects)
     for effect in effects:
-        packer.effect(effect)
         for entry in effect.data if isinstance(effect, Send) else ():
             packer.value(orjson.loads(entry))
     return {name: decode(value) for name, value in packer.new.items()}

@@ -135,7 +135,7 @@ def test_the_tables_of_the_format_are_whole() -> None:
     expected = {cls.__name__: [entry.name for entry in attrs.fields(cls)] for cls in classes}
     start = Recording().client().ask(user("Hi"))
     assert start is not None
-    expected["StartSample"] = [name for name in Packer().effect(start) if name != "type"]
+    expected["StartSample"] = [name for name in Packer().effects([start])[0] if name != "type"]
     texts = ('{"a":1}', '{"a": 1}', "{")
     packed = [Packer().event(seam.ClientText(text)) for text in texts]
     expected["ClientText"] = [name for row in packed for name in row if name != "type"]

@@ -10,7 +10,7 @@ from attrs import define, field, frozen
 from turntape.core.seam import ClientGone, ClientText, Drain, Effect, Opened, Send
 from turntape.replay.fixture import Fixture
 from turntape.replay.lines import AnswerHead, Blob, FromClient, FromUpstream, Gone, Line, Relayed, Step, Turn, Unread
-from turntape.replay.packing import BLOB_BYTES, LISTS, REFERENCE, digest, encode
+from turntape.replay.packing import BLOB_BYTES, LISTS, REFERENCE, MissingBlob, Unpacker, digest, encode
 from turntape.replay.takes import NewSession, openings, recorded_steps
 
 DELTA = ".delta"
@@ -95,9 +95,8 @@ class Wire:
         """A step of a session that this server ran, and what a session of today answers to it."""
         match step.event:
             case ClientText(text):
-                packed = step.packed or {}
-                value = packed.get("json", packed.get("spaced"))
-                self._put(step, self._lane(value), {"x": text} if value is None else {"c": value})
+                value = _json(text)
+                self._put(step, self._lane(value), {"x": text} if value is None else {"c": self._packed(value)})
             case ClientGone(code):
                 self._put(step, None, {"e": _end("the client left", code)})
             case Drain():
@@ -108,12 +107,20 @@ class Wire:
             for effect in effects:
                 for encoded in effect.data if isinstance(effect, Send) else ():
                     self._server(step, orjson.loads(encoded))
-        for row in step.out or ():
+        for row in self._out(step):
             if row.get("type") == "Send" and isinstance(events := row.get("data"), list):
                 for event in events:
-                    self._server(step, event)
+                    self._server(step, self._packed(event))
             elif row.get("type") == "Close":
                 self._put(step, None, {"e": _end("the server closed", row.get("code"), row.get("reason"))})
+
+    def _out(self, step: Step) -> list[dict[str, Any]]:
+        """The recorded effects, as far as the file holds what they refer to."""
+        out = step.out or []
+        try:
+            return Unpacker(self.blobs).effects(out)
+        except MissingBlob:
+            return out
 
     def _lane(self, value: Any) -> str | None:
         lane = value.get("stream_id") if isinstance(value, dict) and self.transport == "websocket" else None

@@ -20,7 +20,9 @@ from turntape.replay.packing import BLOB_BYTES, Packer, Unpacker, decode
 from turntape.replay.verify import verify
 
 TEXTS = st.text(max_size=30) | st.just("ü" * 1200) | st.text(alphabet=st.characters(codec=None), max_size=5)
-NAMES = st.sampled_from(["$blob", "$like", "response", "input", "output", "items", "a"])
+NAMES = st.sampled_from(
+    ["$blob", "$like", "$same", "$each", "response", "input", "output", "items", "item", "part", "delta", "text", "a"]
+)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=9) | st.just("x" * 1100),
@@ -84,10 +86,53 @@ def test_effects_are_read_back_as_the_values_they_were(entries: list[bytes]) -> 
     """What was sent, and what was to be stored."""
     record = seam.Record("r", None, "o", 1, entries[0] if entries else b"{}", tuple(entries), len(entries))
     packer = Packer()
-    rows, unpacker = through_the_file(packer, [packer.effect(Send(tuple(entries))), packer.effect(Save(None, record))])  # type: ignore[arg-type]
+    rows, unpacker = through_the_file(packer, [*packer.effects([Send(tuple(entries)), Save(None, record)])])
     sent, saved = unpacker.effects(rows)
     assert [orjson.dumps(value) for value in sent["data"]] == entries
     assert [orjson.dumps(value) for value in saved["record"]["items"]] == entries
+
+
+SHARED = st.sampled_from(
+    [user("a" * 500), user("b" * 700), user("c"), user("d" * 2000), {"$blob": "x"}, "e" * 900, 1, 1.0]
+)
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(SHARED, max_size=6), max_size=6), st.booleans())
+def test_histories_that_begin_alike_are_read_back_to_the_byte(histories: list[list[Any]], spaced: bool) -> None:
+    """Whatever of an earlier request a later one repeats, and in whatever order they came."""
+    packer, blobs = Packer(), dict[str, Any]()
+    unpacker = Unpacker(blobs)
+    for history in histories:
+        value = {"type": "response.create", "input": history}
+        text = json.dumps(value) if spaced else orjson.dumps(value).decode()
+        line = decode(orjson.dumps(packer.event(ClientText(text))))
+        blobs.update({name: decode(encoded) for name, encoded in packer.new.items()})
+        for name, row in packer.new_arrays.items():
+            blobs.setdefault(name, unpacker.array(decode(row)))
+        packer.new_arrays.clear()
+        assert unpacker.event(line) == ClientText(text)
+
+
+def test_what_stands_for_several_server_events_is_each_of_them() -> None:
+    """Deltas of one line that differ in their text only, and texts, items and responses that are said again."""
+    item = {"id": "m", "type": "message", "content": [{"type": "output_text", "text": "long " * 20}]}
+    events = [
+        *({"type": "response.output_text.delta", "sequence_number": n, "delta": str(n)} for n in range(5)),
+        {"type": "response.output_text.delta", "sequence_number": 9, "delta": "a gap before it"},
+        {"type": "response.output_text.done", "sequence_number": 10, "text": "long " * 20},
+        {"type": "response.output_item.done", "sequence_number": 11, "item": item},
+        {"type": "response.completed", "response": {"object": "response", "output": [item, {**item, "id": "n"}]}},
+    ]
+    encoded = [*map(orjson.dumps, events)]
+    packer = Packer()
+    rows, unpacker = through_the_file(packer, packer.effects([Send(tuple(encoded[:7])), Send(tuple(encoded[7:]))]))
+    assert orjson.dumps(rows).count(b"long " * 20) == 2  # the text, and the item that nobody said before
+    assert rows[0]["data"][0]["delta"] == {"$each": ["0", "1", "2", "3", "4"]}
+    assert [orjson.dumps(event) for row in unpacker.effects(rows) for event in row["data"]] == encoded
+    for broken in ('[7,"item"]', '[0,"text"]', '"x"', "[-1,1]"):
+        with pytest.raises(ValueError, match="event before on its line"):
+            unpacker.effects(json.loads(json.dumps(rows).replace('[6, "text"]', broken)))
 
 
 @pytest.mark.parametrize(
@@ -125,12 +170,46 @@ def test_a_response_object_is_written_by_what_differs_from_the_first() -> None:
         for entry in effect.get("data", ())
         if "response" in entry
     ]
-    assert len(answers) == 9 and answers[0].keys() == {"$like"} and len({one["$like"] for one in answers}) == 1
+    assert len(answers) == 9 and answers[0].keys() == {"$like"} and len({one["$like"] for one in answers[::3]}) == 1
+    assert answers[1] == {"$same": [0, "response"]}
     assert answers[3].keys() == {"$like", "id", "metadata", "previous_response_id"}
     assert recording.content.count(b'"top_logprobs"') == 1
     verify(recording.fixture)
     with pytest.raises(Divergence, match="service_tier"):
         verify(Fixture.parse(recording.content.replace(b'"service_tier":"default"', b'"service_tier":"flex"')))
+
+
+def posts(n: int) -> Recording:
+    """A client that sends its whole history with each POST."""
+    recording, history = Recording(), [user("Go. " * 300)]
+    for turn in range(n):
+        client = recording.client(seed=f"{turn:032x}", transport="sse")
+        client.turn(*history, say=((Text(f"Answer {turn}."),),), stream=True)
+        history += [client.sent[-1]["response"]["output"][0], user(f"And now {turn}?")]
+    return recording
+
+
+def test_a_history_that_is_sent_again_stands_in_the_file_once() -> None:
+    """What a POST costs is what is new in it, however long its history is."""
+    recording = posts(30)
+    assert recording.content.count(b"And now 3?") == 1
+    later = len(recording.content) - len(posts(20).content)
+    assert later - (len(posts(20).content) - len(posts(10).content)) < 200  # longer numbers
+    assert verify(recording.fixture).n_turns == 30
+    texts = [step.event.text for step in recording.fixture.steps if isinstance(step.event, ClientText)]
+    assert "And now 28?" in texts[-1] and "And now 28?" not in texts[-2]
+
+
+def test_an_edit_of_a_history_is_seen_and_holds_for_all_that_go_on_from_it() -> None:
+    """One place to change, whoever sends the history again; verify names its line."""
+    content = posts(9).content
+    edited = content.replace(b"And now 3?", b"And then 3?")
+    texts = [step.event.text for step in Fixture.parse(edited).steps if isinstance(step.event, ClientText)]
+    assert ["And then 3?" in text for text in texts] == [False] * 4 + [True] * 5
+    with pytest.raises(Divergence, match=r":\d+: the value is not the one that was filed"):
+        verify(Fixture.parse(edited))
+    with pytest.raises(FixtureUnreadable, match="at most the"):
+        Fixture.parse(content.replace(b'"then"', b'"n":77,"then"'))
 
 
 def test_what_looks_like_a_response_written_short_is_a_value_of_its_own() -> None:

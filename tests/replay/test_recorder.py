@@ -135,7 +135,8 @@ def test_a_turn_line_says_where_the_turn_is(recording: Recording) -> None:
         if "turn" in row:
             begun, ended = (orjson.loads(content[at : content.index(b"\n", at)]) for at in row["at"])
             assert row["sample"] in [effect.get("sample_id") for effect in begun["out"]]
-            assert ended["in"]["sample_id"] == row["sample"]
+            assert ended["in"].get("sample_id", row["sample"]) == row["sample"]
+            assert ended["in"]["type"] == "SampleFailed" or ended["in"]["batch"][-1]["type"] == "Finish"
 
 
 def test_two_hundred_turns_of_a_coding_agent_fit_in_two_megabytes() -> None:

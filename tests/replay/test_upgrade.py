@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import orjson
 import pytest
 from attrs import evolve
 from taped import Recording, user
@@ -118,9 +119,9 @@ def test_what_nothing_refers_to_is_dropped_and_places_are_right(path: Path) -> N
     for row in rows(path):
         if "turn" in row:
             first, last = row["at"]  # type: ignore[misc]
-            assert (
-                content[first:].startswith(b'{"step"') and str(row["sample"]).encode() in content[last:].split(b"\n")[0]
-            )
+            began, ended = (orjson.loads(content[at : content.index(b"\n", at)]) for at in (first, last))
+            assert row["sample"] in [effect.get("sample_id") for effect in began["out"]]
+            assert ended["in"]["type"] == "SampleFailed" or ended["in"]["batch"][-1]["type"] == "Finish"
 
 
 def test_short_lines_that_all_send_otherwise_are_no_edit(path: Path) -> None:
