@@ -1,0 +1,1 @@
+"""Load made of agent sessions: their shapes, and rollouts that have them."""
