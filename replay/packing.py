@@ -15,7 +15,7 @@ server events of one line say again is said once; see ``repeats``.
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -333,33 +333,28 @@ class Unpacker:
         """
         if not isinstance(packed, dict) or REFERENCE in packed:
             return [self._resolved(packed)]
-        if is_mark(packed.get("delta"), EACH):
-            events: list[Any] = self._told(each, packed)
-            return events
-        return [
-            {
-                name: inner if type(inner) in PLAIN else self._sent_field(name, inner, said)
-                for name, inner in packed.items()
-            }
-        ]
+        try:
+            if is_mark(packed.get("delta"), EACH):
+                return each(packed)
+            event = packed.copy()
+            for name, inner in packed.items():
+                if type(inner) not in PLAIN:
+                    event[name] = self._sent_field(name, inner, said)
+        except ValueError as exc:
+            raise MissingBlob(str(exc)) from None
+        return [event]
 
     def _sent_field(self, name: str, value: Any, said: Sequence[Any]) -> Any:
         if type(value) is not dict or REFERENCE in value:
             return self._field(name, value)
         if SAME in value:
-            return self._told(same, value, said)
+            return same(value, said)
         if name in ("item", "part"):
-            return self._told(texts_again, value, said)
-        if name == "response" and isinstance(output := value.get("output"), list):
-            items = [self._told(same, item, said) if is_mark(item, SAME) else self._resolved(item) for item in output]
-            return {**self._field(name, value), "output": items}
+            return texts_again(value, said)
+        if name == "response" and (output := value.get("output")) and isinstance(output, list):
+            items = [same(item, said) if is_mark(item, SAME) else self._resolved(item) for item in output]
+            return self._field(name, value) | {"output": items}
         return self._field(name, value)
-
-    def _told(self, restore: Callable[..., Any], *args: Any) -> Any:
-        try:
-            return restore(*args)
-        except ValueError as exc:
-            raise MissingBlob(str(exc)) from None
 
     def _resolved(self, value: Any) -> Any:
         if type(value) is not dict or REFERENCE not in value:

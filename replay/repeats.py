@@ -19,8 +19,8 @@ MARKS = tuple(f'"{mark}"'.encode() for mark in (SAME, EACH, "$blob", "$like"))
 WORTH_BYTES = 64
 """What is shorter is said again: the reference is half as long."""
 
-TEXTS = frozenset({"text", "arguments", "input", "refusal"})
-PARTS = frozenset({"content", "summary"})
+TEXTS = ("text", "arguments", "input", "refusal")
+PARTS = ("content", "summary")
 
 Event = dict[str, Any]
 
@@ -140,13 +140,13 @@ def same(mark: Event, before: Sequence[Any]) -> Any:
     raise ValueError(f"{SAME!r} should name an event before on its line and a field of that, not {mark[SAME]!r}")
 
 
-def texts_again(value: Any, before: Sequence[Any]) -> Any:
-    """An item or part with the texts that it refers to."""
-    return {
-        name: same(inner, before)
-        if name in TEXTS and is_mark(inner, SAME)
-        else [texts_again(part, before) if isinstance(part, dict) else part for part in inner]
-        if name in PARTS and isinstance(inner, list)
-        else inner
-        for name, inner in value.items()
-    }
+def texts_again(value: Event, before: Sequence[Any]) -> Event:
+    """An item or part with the texts that it refers to. Raises ``ValueError``."""
+    again = value.copy()
+    for name in TEXTS:
+        if type(inner := value.get(name)) is dict and is_mark(inner, SAME):
+            again[name] = same(inner, before)
+    for name in PARTS:
+        if (inner := value.get(name)) and type(inner) is list:
+            again[name] = [texts_again(part, before) if type(part) is dict else part for part in inner]
+    return again
