@@ -19,6 +19,9 @@ from .secrets import DEFAULT, Masker
 SHORTEST_LEARNED = 2
 """A shorter value, such as the folder "/", is replaced where it was learned and nowhere else."""
 
+KNOWN_BYTES = 4 << 20
+"""Of items whose form under the rules is known at most, encoded: those of the histories that clients send again. Ours."""
+
 NEVER_CHANGED = frozenset({"type", "role", "call_id"})
 """Keys of an item whose values say what it is: no rule reaches them."""
 
@@ -141,6 +144,11 @@ class Reader:
     def __init__(self, rules: Ruleset, masker: Masker = DEFAULT) -> None:
         self.rules, self._masker = rules, masker
         self._readings: weakref.WeakKeyDictionary[Context, Reading] = weakref.WeakKeyDictionary()
+        self._lessons: dict[
+            tuple[bytes, Learned], Learned
+        ] = {}  # what is known after an item; both bounded: see _know()
+        self._items: dict[tuple[bytes, Learned], Item] = {}
+        self._known_bytes = 0
         self._settings: dict[tuple[bytes, Learned], bytes] = {}  # bounded: see settings()
 
     def read(self, context: Context, instructions: str | None = None) -> Reading:
@@ -167,8 +175,7 @@ class Reader:
         known = learned = seed if before is None else before.learned
         if self.rules.learn:
             for item in link.items:
-                for text in _strings(item.value):
-                    learned = learned.and_from(text, self.rules.learn)
+                learned = self._learned(item, learned)
         if before is not None and learned != known:  # what was learned now may stand in what was read before
             return self._from(None, seed, learned, Fold(), link.items_after(None))
         fold = Fold() if before is None else before.fold
@@ -200,8 +207,35 @@ class Reader:
             states.append(State(fold.key, plain, calls))
         return Reading(seed, learned, fold, before, tuple(states))
 
+    def _learned(self, item: Item, before: Learned) -> Learned:
+        """What is known after ``item``."""
+        if (known := self._lessons.get((item.encoded, before))) is not None:
+            return known
+        learned = before
+        for text in _strings(item.value):
+            learned = learned.and_from(text, self.rules.learn)
+        self._know(item)
+        self._lessons[item.encoded, before] = learned
+        return learned
+
     def item(self, item: Item, learned: Learned) -> Item:
         """``item`` masked, with placeholders for what may differ."""
+        if (known := self._items.get((item.encoded, learned))) is not None:
+            return known
+        plain = self._plain_item(item, learned)
+        self._know(item)
+        self._items[item.encoded, learned] = plain
+        return plain
+
+    def _know(self, item: Item) -> None:
+        """Make room for ``item``: a client without a chain sends it again with each request."""
+        self._known_bytes += len(item.encoded)
+        if self._known_bytes > KNOWN_BYTES:
+            self._lessons.clear()
+            self._items.clear()
+            self._known_bytes = len(item.encoded)
+
+    def _plain_item(self, item: Item, learned: Learned) -> Item:
         encoded = item.encoded.decode()
         if (masked := self._masker.text(encoded)) is not encoded:
             item = Item.decode(masked.encode())

@@ -124,6 +124,26 @@ def test_a_value_that_is_learned_late_counts_nowhere_before() -> None:
     assert two_links("/c") == key(user("Look into /c/src."), user(teach.format("/c")))
 
 
+class Counting:
+    """Masks nothing, and counts what it looked at."""
+
+    def __init__(self) -> None:
+        self.n = 0
+
+    def text(self, text: str) -> str:
+        self.n += 1
+        return text
+
+
+def test_a_history_that_comes_again_is_read_by_what_is_new() -> None:
+    """Every POST of an agent has the whole conversation: an item of it is masked and put under the rules once."""
+    masker, items = Counting(), [*map(Item.of, ONE)]
+    reader = Reader(Ruleset.of(["codex"]), masker)  # type: ignore[arg-type]
+    keys = {reader.read(Context().extend([*items, Item.of(user(str(n)))])).fold.key for n in range(5)}
+    assert len(keys) == 5 and masker.n == len(items) + 5
+    assert key(*ONE, user("3")) in keys
+
+
 def test_a_learned_value_is_a_whole_name() -> None:
     """/src/a is not found in /src/ab or /src/a.c, and is in /src/a/b and at the end of a sentence."""
     rules = [{"rule": "learn", "pattern": "<cwd>(?P<value>[^<]+)</cwd>", "with": "CWD"}]
