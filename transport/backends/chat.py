@@ -225,7 +225,7 @@ class ChatBackend:
             headers, sent = await self._packed(start, way, body)
             async with self.client.post(self.target, headers, sent) as response:
                 if 200 <= response.status < 300:
-                    is_text = dialect.truncates and b'"image_url"' not in body[1]
+                    is_text = dialect.truncates and not any(b'"image_url"' in piece for piece in body[1:-1])
                     yield response, sum(map(len, body)) // 4 if is_text else 0
                     return
                 error = await self._refusal(response, way, optional_fields(body, dialect))

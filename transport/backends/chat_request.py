@@ -49,8 +49,8 @@ def encode_request(
     settings |= dialect.extra_body
     for name in dialect.drop_params:
         settings.pop(name, None)
-    messages = rendered.messages([request.instructions or ""], [note], reminder)
-    return b'{"model":' + orjson.dumps(model) + b',"messages":[', messages, b"]" + tools + _fields(settings) + b"}"
+    messages = rendered.pieces([request.instructions or ""], [note], reminder)
+    return b'{"model":' + orjson.dumps(model) + b',"messages":[', *messages, b"]" + tools + _fields(settings) + b"}"
 
 
 def cache_headers(request: ResponseCreate, dialect: Dialect) -> tuple[tuple[str, str], ...]:

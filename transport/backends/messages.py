@@ -14,6 +14,7 @@ from turntape.core.tools import Tool
 
 from .chat_dialect import Dialect
 from .chat_tools import Offer, ToolKey, ToolNames
+from .elements import Elements
 from .message_parts import arguments_of, assistant_text, content_of, output_text, wire_id, with_thinking
 from .reasoning_details import FIELD, details_of
 
@@ -220,36 +221,37 @@ class Transcript:
 
 @frozen(eq=False)
 class Rendered:
-    """A context as messages: its parent's and the new ones.
+    """A context as messages.
 
     Attributes:
-        joined: the messages that this link adds, commas between.
+        done: the messages that stand.
         transcript: where the next link goes on.
         offer: the tools that the conversation was offered last.
     """
 
-    parent: "Rendered | None"
-    joined: bytes = field(repr=False)
+    done: Elements = field(repr=False)
     transcript: Transcript = field(repr=False)
     offer: Offer = field(repr=False)
 
-    def messages(self, instructions: Sequence[str] = (), notes: Sequence[str] = (), reminder: str = "") -> bytes:
-        """Elements of the field ``messages``, commas between.
+    def pieces(self, instructions: Sequence[str] = (), notes: Sequence[str] = (), reminder: str = "") -> list[bytes]:
+        """Elements of the field ``messages``, commas between; a piece ends where a message does.
 
         Args:
             instructions: texts that stand in the system message in front, before the conversation's own.
             notes: texts that stand there after them.
             reminder: text of a user's message at the end.
         """
-        pieces: list[bytes] = []
-        link: Rendered | None = self
-        while link is not None:
-            if link.joined:
-                pieces.append(link.joined)
-            link = link.parent
         text = BETWEEN_MESSAGES.join(filter(None, [*instructions, *self.transcript.system, *notes]))
-        system = [orjson.dumps({"role": "system", "content": text})] if text else []
-        return b",".join([*system, *reversed(pieces), *self.transcript.tail(reminder)])
+        system = [b"," + orjson.dumps({"role": "system", "content": text})] if text else []
+        tail = [b"," + message for message in self.transcript.tail(reminder)]
+        pieces = [*system, *self.done.pieces(), *tail]
+        if pieces:
+            pieces[0] = pieces[0][1:]
+        return pieces
+
+    def messages(self, instructions: Sequence[str] = (), notes: Sequence[str] = ()) -> bytes:
+        """The same in one piece."""
+        return b"".join(self.pieces(instructions, notes))
 
 
 @define(eq=False)
@@ -286,7 +288,7 @@ class Renderer:
             self._kept[link] = rendered
         assert rendered is not None
         if offer is not rendered.offer:
-            rendered = Rendered(rendered.parent, rendered.joined, rendered.transcript, offer)
+            rendered = Rendered(rendered.done, rendered.transcript, offer)
             self._kept[context] = rendered
         return rendered
 
@@ -300,5 +302,6 @@ class Renderer:
         for item in link.items:
             transcript.add(item)
             self.n_rendered += 1
-        joined, transcript.done = b",".join(transcript.done), []
-        return Rendered(parent, joined, transcript, offer.named(transcript.names))
+        new, transcript.done = transcript.done, []
+        done = (parent.done if parent is not None else Elements()).plus(new)
+        return Rendered(done, transcript, offer.named(transcript.names))
