@@ -177,8 +177,8 @@ class Packer:
         packed = {name: self._elements(name, value) for name, value in response.items()}
         fields = {name: encode(value) for name, value in packed.items()}
         if self._first is None:
-            if len(encode(response)) < BLOB_BYTES or SAME.encode() in fields.get("output", b""):
-                return packed  # it is small, or of this line alone
+            if SAME.encode() in fields.get("output", b""):
+                return packed  # of this line alone
             self._first = _FirstResponse(self._blob(encode(packed))[REFERENCE], fields)
         if [*fields] != [*self._first.fields]:
             return packed

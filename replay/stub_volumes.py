@@ -9,7 +9,6 @@ from attrs import define, field
 
 from .errors import FixtureUnreadable
 from .fixture import Fixture
-from .reconstruction import not_replayable
 from .requests import NotReplayable
 from .stub_index import Index
 from .takes import NewSession, Take, takes
@@ -89,15 +88,16 @@ class Volume:
         if not isinstance(self.source, Fixture):
             return self._shelved.of(self, self._read)
         if self._held is None:
-            self.lost = not_replayable(self.source)
-            self._held = takes(self.source, self._new_session)
+            self.lost = []
+            self._held = takes(self.source, self._new_session, self.lost)
         return self._held
 
     def _read(self) -> list[Take]:
         assert not isinstance(self.source, Fixture)
         fixture = Fixture.parse(self._content(self.source), name=self.name)
-        found = takes(fixture, self._new_session)
-        self.lost = not_replayable(fixture)
+        lost: list[NotReplayable] = []
+        found = takes(fixture, self._new_session, lost)
+        self.lost = lost
         fixture.lines, fixture.blobs = [], {}  # each take names its fixture, and nothing here needs its lines any more
         return found
 

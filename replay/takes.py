@@ -33,7 +33,7 @@ from .errors import Divergence
 from .fixture import Fixture
 from .lines import Relayed, Step
 from .reconstruction import Reconstruction
-from .requests import Unheard
+from .requests import NotReplayable, Unheard
 
 NewSession = Callable[[], SessionLike]
 
@@ -160,9 +160,16 @@ def recorded_steps(
             yield step, effects, None
 
 
-def refeed(fixture: Fixture, new_session: NewSession = Session) -> Iterator[tuple[Step, Sequence[Effect], str | None]]:
-    """The same of every session of the file: those that a relay wrote are reconstructed."""
-    recorded, reconstruction = recorded_steps(fixture, new_session), Reconstruction(fixture, new_session)
+def refeed(
+    fixture: Fixture, new_session: NewSession = Session, reconstruction: Reconstruction | None = None
+) -> Iterator[tuple[Step, Sequence[Effect], str | None]]:
+    """The same of every session of the file: those that a relay wrote are reconstructed.
+
+    Args:
+        reconstruction: a new one, whose findings are of use to the caller.
+    """
+    recorded = recorded_steps(fixture, new_session)
+    reconstruction = reconstruction or Reconstruction(fixture, new_session)
     for line in fixture.lines:
         if isinstance(line, Step):
             yield next(recorded)
@@ -182,10 +189,11 @@ def openings(fixture: Fixture) -> dict[int, Opened]:
     return found
 
 
-def takes(fixture: Fixture, new_session: NewSession = Session) -> list[Take]:
+def takes(fixture: Fixture, new_session: NewSession = Session, lost: list[NotReplayable] | None = None) -> list[Take]:
     """Every sample that the recording started, oldest first. Conversations are rebuilt by today's core.
 
-    Of relayed sessions ``not_replayable`` says what is no take, or not in full.
+    Args:
+        lost: gets what of relayed sessions is no take, or not in full, as ``not_replayable`` gives it.
 
     Raises:
         Divergence: today's core does not start the samples that were recorded.
@@ -193,7 +201,8 @@ def takes(fixture: Fixture, new_session: NewSession = Session) -> list[Take]:
     found: dict[tuple[int, str], Take] = {}
     rules: dict[int, tuple[object, ...]] = {}
     opened_at: dict[int, float] = {}
-    for step, effects, raised in refeed(fixture, new_session):
+    reconstruction = Reconstruction(fixture, new_session)
+    for step, effects, raised in refeed(fixture, new_session, reconstruction):
         if step.session not in rules:
             rules[step.session] = fixture.rules + step.rules
         if raised is not None and raised != step.raised:
@@ -216,6 +225,8 @@ def takes(fixture: Fixture, new_session: NewSession = Session) -> list[Take]:
                 take.opened_at = opened_at.get(step.session, 0.0)
                 found[step.session, effect.sample_id] = take
         _check_started(fixture, step, effects)
+    if lost is not None:
+        lost += reconstruction.findings.lost
     return [*found.values()]
 
 

@@ -20,7 +20,7 @@ from turntape.replay.fixture import Fixture
 from turntape.replay.show import transcript
 
 GOLDEN = """\
-a.jsonl: 2 sessions, 5 turns, 1 tool call, 16 KB; 1 turn not finished
+a.jsonl: 2 sessions, 5 turns, 1 tool call, 15 KB; 1 turn not finished
 
 session 1  2027-01-15 08:00:00 UTC  WebSocket  codex_exec/0.171.0 (Debian 12.0.0; x86_64) dumb
 
@@ -30,11 +30,11 @@ turn 1  m  +0.100 s  line 3
   call       sh {"cmd":"ls"}
   1,200 tokens in (1,000 cached), 34 out (5 reasoning) · first token 0.200 s · 0.400 s in all
 
-turn 2  m  lane side  +0.600 s  line 10
+turn 2  m  lane side  +0.600 s  line 9
   user       Hello?
   not finished: cancelled, or the recording ends here · first token 0.100 s · 0.100 s in all
 
-turn 3  m  +0.800 s  line 12
+turn 3  m  +0.800 s  line 11
   … 3 items as before
   output     1
              2
@@ -47,14 +47,14 @@ turn 3  m  +0.800 s  line 12
   assistant  One
   ended by length · first token 0.100 s · 0.200 s in all
 
-turn 4  m  +1.100 s  line 16
+turn 4  m  +1.100 s  line 15
   … 5 items as before
   user       Go on.
   failed: 429 rate_limit_exceeded: Slow down. · 0.100 s in all
 
 session 2  2027-01-15 08:00:00 UTC  POST answered by an event stream
 
-turn 5  m  +0.100 s  line 21
+turn 5  m  +0.100 s  line 20
   … 1 item as before
   user       Quick.
   assistant  Yes.

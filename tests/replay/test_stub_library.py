@@ -14,6 +14,7 @@ from turntape.replay.errors import FixtureUnreadable, ReplayError
 from turntape.replay.fixture import Fixture
 from turntape.replay.requests import NotReplayable
 from turntape.replay.stub import FixtureBackend
+from turntape.replay.takes import NewSession, Take, takes
 
 N = 12
 
@@ -67,11 +68,12 @@ async def test_a_request_reads_its_own_recording_only(
     """The start and the first answer do not take longer for what nobody asks."""
     read = list[str]()
 
-    def noted(fixture: Fixture) -> list[NotReplayable]:
-        read.append(fixture.name)
-        return []
+    def noted(fixture: Fixture, new_session: NewSession, lost: list[NotReplayable] | None = None) -> list[Take]:
+        if lost is not None:  # of the whole of it
+            read.append(fixture.name)
+        return takes(fixture, new_session, lost)
 
-    monkeypatch.setattr(stub_volumes, "not_replayable", noted)
+    monkeypatch.setattr(stub_volumes, "takes", noted)
     paths = many(tmp_path, agent=agent)
     backend = FixtureBackend.load(paths)
     assert not read
