@@ -33,6 +33,8 @@ from turntape.core.seam import (
 
 from . import log
 from .backends.base import Backend, BackendError
+from .ledger import served
+from .ledger.meter import Meter, Taker
 from .outbox import SlowClient
 from .store import Store, StoreError
 
@@ -89,6 +91,9 @@ class Driver:
     session: SessionLike
     backend: Backend
     store: Store
+    ledger: Taker | None = None
+    """Gets a record of each response; None: nobody wants to know."""
+    _meter: Meter | None = field(init=False, default=None)
     _opened_at: float = field(init=False, default=0.0)
     _now: float = field(init=False, default=0.0)
     _nursery: trio.Nursery = field(init=False)  # samples and saves: may settle after the session has closed
@@ -105,20 +110,26 @@ class Driver:
         Args:
             shutdown: when it is set, the session is told to drain.
         """
-        async with trio.open_nursery() as self._nursery:
-            async with trio.open_nursery() as self._ears:
-                self._opened_at = trio.current_time()
-                self.feed(opened)
-                self._ears.start_soon(self._read)
-                self._ears.start_soon(self._tick)
-                self._ears.start_soon(self._relay, shutdown)
-                await self._ended.wait()
-                self._ears.cancel_scope.cancel()
-            for scope in self._samples.values():
-                scope.cancel()  # those that are whole are no longer among them
-            if not self._gone:
-                await self.link.aclose(self._close.code, self._close.reason)
-            self._nursery.cancel_scope.deadline = trio.current_time() + SETTLE_S
+        if self.ledger is not None:
+            self._meter = Meter(self.ledger, opened)
+        try:
+            async with trio.open_nursery() as self._nursery:
+                async with trio.open_nursery() as self._ears:
+                    self._opened_at = trio.current_time()
+                    self.feed(opened)
+                    self._ears.start_soon(self._read)
+                    self._ears.start_soon(self._tick)
+                    self._ears.start_soon(self._relay, shutdown)
+                    await self._ended.wait()
+                    self._ears.cancel_scope.cancel()
+                for scope in self._samples.values():
+                    scope.cancel()  # those that are whole are no longer among them
+                if not self._gone:
+                    await self.link.aclose(self._close.code, self._close.reason)
+                self._nursery.cancel_scope.deadline = trio.current_time() + SETTLE_S
+        finally:
+            if self._meter is not None:
+                self._meter.close()
 
     def feed(self, *events: Event) -> None:
         """Advance the session and start what it asks for. Nothing here waits, so nothing can come between.
@@ -126,12 +137,16 @@ class Driver:
         What it sends to the client because of all ``events`` leaves in one write.
         """
         sends: list[bytes] = []
+        metered: list[tuple[Event, list[Effect], float]] = []
         slow: SlowClient | None = None
         try:
             for event in events:
                 if self.session.closed:
                     return  # news that was on its way when the session ended
-                for effect in self.session.receive(event, now=self._time_of(event)):
+                effects = self.session.receive(event, now=self._time_of(event))
+                if self._meter is not None:
+                    metered.append((event, effects, self._now))
+                for effect in effects:
                     if isinstance(effect, Send):
                         if not isinstance(event, SampleFailed | StoreFailed):  # which have been logged
                             log.session_refused(effect.data)
@@ -144,6 +159,9 @@ class Driver:
                     self.link.put(tuple(sends))
             except SlowClient as exc:
                 slow = exc
+            if self._meter is not None:  # now that the client has what it waits for
+                for news in metered:
+                    self._meter.follow(*news)
         if slow is not None:
             self._drop(slow)
         elif self.session.closed:
@@ -214,6 +232,8 @@ class Driver:
         accepted = whole = is_said = False
         failed = SampleFailed(sample_id, "server_error", "The response stopped before it was finished.")
         ours: Exception | None = None
+        if self._meter is not None:
+            served.watch(self._meter.watch(sample_id))
         with self._samples[sample_id] as scope:
             try:
                 async with self.backend.sample(start) as batches:

@@ -13,6 +13,7 @@ from turntape.core.wire import ReasoningSettings
 
 from .backends.base import Backend, BackendError, Batch, Warmable
 from .health import Health, find_backend_error, is_failure
+from .ledger import served
 from .log import line
 from .truncating import Truncator
 
@@ -207,7 +208,9 @@ class Router:
         self._truncator.check(start, route.context_window)
         async with upstream.in_use():
             with upstream.health.asking():
-                async with upstream.backend.sample(route.resolved(start)) as batches:
+                resolved = route.resolved(start)
+                served.say(upstream.name, resolved.model)
+                async with upstream.backend.sample(resolved) as batches:
                     yield batches
 
     @trio.as_safe_channel

@@ -11,6 +11,7 @@ from .backends.base import Backend
 from .driver import SessionLike
 from .guard import is_loopback
 from .http import HttpConnection, Refused, error_answer, handshake_key
+from .ledger.meter import Taker
 from .outbox import Outbox, SlowClient
 from .routes import RESPONSES, admit, answer_request
 from .service import ServerSettings, Service
@@ -35,14 +36,16 @@ async def serve(
     backend: Backend,
     store: Store,
     shutdown: trio.Event,
+    ledger: Taker | None = None,
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until ``shutdown``; then stop accepting, let turns in flight end, and cut off what outlasts the grace.
 
-    Starts with the port that is listened on. The backend and the store stay open: they are the caller's.
+    Starts with the port that is listened on. The backend, the store and the ledger stay open: they are the caller's.
 
     Args:
         new_session: a fresh session for each WebSocket and each POST, or a recorder around one.
+        ledger: gets a record of each response.
 
     Raises:
         UnsafeHost: other machines could reach the server, and no key is needed.
@@ -53,7 +56,7 @@ async def serve(
             f"Host {settings.host!r} can be reached by other machines, and no API key is configured: "
             "configure one, or listen on 127.0.0.1."
         )
-    service = Service(settings, new_session, backend, store, shutdown)
+    service = Service(settings, new_session, backend, store, shutdown, ledger)
     listeners = await open_listeners(settings.host, settings.port)
     port: int = listeners[0].socket.getsockname()[1]
     async with trio.open_nursery() as connections:  # outlives the listeners

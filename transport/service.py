@@ -13,6 +13,7 @@ from turntape.core.seam import Limits, Opened
 from .backends.base import Backend
 from .driver import Driver, Link, SessionLike
 from .guard import Guard, Headers
+from .ledger.meter import Taker
 from .store import Store
 
 MAX_AGENT_CHARS = 256
@@ -59,6 +60,7 @@ class Service:
     backend: Backend
     store: Store
     shutdown: trio.Event
+    ledger: Taker | None = None
     guard: Guard = field(init=False)
     started_at: int = field(init=False, factory=lambda: int(time.time()))  # seconds since 1970
     n_open: int = field(init=False, default=0)  # connections
@@ -88,7 +90,7 @@ class Service:
 
     async def run(self, link: Link, opened: Opened) -> None:
         """Run one session to its end."""
-        await Driver(link, self.new_session(), self.backend, self.store).run(opened, self.shutdown)
+        await Driver(link, self.new_session(), self.backend, self.store, self.ledger).run(opened, self.shutdown)
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:

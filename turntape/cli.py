@@ -10,6 +10,7 @@ from attrs import evolve
 from click.core import ParameterSource
 
 from . import __version__, config
+from .ledgers import LedgerSpec, by_option, ledger_option, since_option
 from .options import (
     EXISTING_FILE,
     FILE,
@@ -107,10 +108,11 @@ def main(context: click.Context, config_file: Path | None) -> None:
 @main.command()
 @listen_options
 @model_options
+@ledger_option
 @option("--record", type=FILE, metavar="DIR", help="Write every session into a new file in DIR.")
 @secret_options
 @click.pass_context
-def serve(context: click.Context, /, record: Path | None, **values: Any) -> None:
+def serve(context: click.Context, /, record: Path | None, ledger: LedgerSpec, **values: Any) -> None:
     """Run the server.
 
     Without options it answers from a built-in script, on this machine only, and prints how to point Codex and
@@ -121,7 +123,7 @@ def serve(context: click.Context, /, record: Path | None, **values: Any) -> None
     from . import commands  # here, so that `turntape verify` does not load a server
 
     listen, model, secrets = take(Listen, values), take(Model, values), take(Secrets, values)
-    sys.exit(commands.serve(listen, model, tables_of(context), secrets, folder=record))
+    sys.exit(commands.serve(listen, model, tables_of(context), secrets, folder=record, ledger=ledger))
 
 
 @main.command(context_settings={"allow_interspersed_args": False})
@@ -487,6 +489,25 @@ def scrub(fixture: Path, out: Path, keep: tuple[str, ...], **values: Any) -> Non
     from . import sharing
 
     sys.exit(sharing.scrub(fixture, take(Secrets, values), out=out, keep=keep))
+
+
+@main.command()
+@ledger_option
+@by_option
+@since_option
+@json_option
+def usage(ledger: LedgerSpec, by: str, since: float, as_json: bool) -> None:
+    """Add up what a server's responses used.
+
+    It reads the ledger that serve writes, also while it runs. Nothing is sent anywhere, and no price is known.
+
+    \b
+    turntape usage --by owner --since 7d
+    turntape usage --ledger jsonl:usage.jsonl --by day --json
+    """
+    from . import using
+
+    sys.exit(using.usage(ledger, by=by, since=since, as_json=as_json))
 
 
 @main.command()

@@ -15,6 +15,7 @@ import trio
 from turntape.core.session import Session
 from turntape.transport.driver import SessionLike
 from turntape.transport.guard import is_loopback
+from turntape.transport.ledger.ledger import Ledger
 from turntape.transport.memory_store import MemoryStore
 from turntape.transport.router import Router, RouteTable
 from turntape.transport.sqlite_store import SqliteStore
@@ -23,6 +24,7 @@ from turntape.transport.store import Store, StoreError
 from . import __version__, agents, config
 from . import demo as demonstration
 from .keys import read_keys
+from .ledgers import LedgerSpec, open_ledger
 from .options import EnvironmentFailed, Listen, Model, Secrets, StoreSpec, default_store
 from .plan import PlannedBackend, plan
 from .recording import NewRecording
@@ -34,13 +36,18 @@ from .upstreams import Upstreams
 
 logger = logging.getLogger(__name__)
 
+NO_LEDGER = LedgerSpec("none")
+"""What a recording is made without: the usage of each response is in it."""
+
 _CLOSE_S = 10.0  # what closing a store or a backend may take before the process ends without it
 
 
-def serve(listen: Listen, model: Model, tables: Tables, secrets: Secrets, *, folder: Path | None) -> int:
+def serve(
+    listen: Listen, model: Model, tables: Tables, secrets: Secrets, *, folder: Path | None, ledger: LedgerSpec
+) -> int:
     """Serve until a signal; with ``folder``, write every session to one new file there."""
     if folder is None:
-        return start(_serve, listen, model, tables)
+        return start(_serve, listen, model, tables, ledger=ledger)
     need_parent(folder, option="--record")
     try:
         folder.mkdir(exist_ok=True)
@@ -48,7 +55,7 @@ def serve(listen: Listen, model: Model, tables: Tables, secrets: Secrets, *, fol
         raise EnvironmentFailed(f"--record: {folder} cannot be made ({exc.strerror})") from exc
     name = datetime.now(UTC).strftime("turntape-%Y%m%dT%H%M%S.%fZ.jsonl")
     with NewRecording(folder / name, "--record", Secrecy.of(secrets)) as recording:
-        code = start(_serve, listen, model, tables, recording=recording)
+        code = start(_serve, listen, model, tables, recording=recording, ledger=ledger)
     click.echo(recording.outcome(), err=True)
     return 1 if recording.refusal and not code else code
 
@@ -114,8 +121,13 @@ async def _serve(
     recording: NewRecording | None = None,
     agent: tuple[str, ...] = (),
     as_json: bool = False,
+    ledger: LedgerSpec = NO_LEDGER,
 ) -> int:
-    async with open_router(model, tables) as (router, upstreams), open_store(model.store) as store:
+    async with (
+        open_router(model, tables) as (router, upstreams),
+        open_store(model.store) as store,
+        open_ledger(ledger) as usage,
+    ):
         _warn(tables, upstreams)
         new_session: Callable[[], SessionLike] = Session
         if recording:
@@ -127,13 +139,16 @@ async def _serve(
             new_session=new_session,
             backend=router,
             store=store,
-            beside=partial(_beside, router, recording, for_agent=bool(agent)),
+            ledger=usage,
+            beside=partial(_beside, router, recording, usage, for_agent=bool(agent)),
             reload=partial(reload, model, router, upstreams, tables.path),
         )
 
         def started(address: Address) -> None:
             planned = plan(model, tables)
             notes = {"backend": ", ".join(map(where, planned.backends)), "store": str(model.store)}
+            if usage:
+                notes["usage"] = str(ledger)
             if planned.tabled:
                 routes = (f"{route.name} → {route.backend.name}" for route in planned.routes)
                 notes["models"] = f"{', '.join(routes)}, from {tables.path}"
@@ -168,9 +183,11 @@ async def _serve(
         return await run(served, started=started, task=run_agent if agent else None)
 
 
-async def _beside(router: Router, recording: NewRecording | None, *, for_agent: bool) -> None:
+async def _beside(router: Router, recording: NewRecording | None, ledger: Ledger | None, *, for_agent: bool) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(router.warm)
+        if ledger:
+            nursery.start_soon(ledger.run)
         if recording:
             nursery.start_soon(recording.keep_flushed)
             if for_agent:

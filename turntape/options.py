@@ -160,10 +160,14 @@ KINDS_OF_PROSE = ("instructions", "tools", "messages", "reasoning", "arguments",
 
 
 def default_store() -> StoreSpec:
-    """The user's data folder, by the XDG base directory specification."""
+    return StoreSpec(data_folder() / "responses.sqlite3")
+
+
+def data_folder() -> Path:
+    """The user's, by the XDG base directory specification."""
     home = os.environ.get("XDG_DATA_HOME", "")
     folder = Path(home) if os.path.isabs(home) else Path.home() / ".local" / "share"
-    return StoreSpec(folder / "turntape" / "responses.sqlite3")
+    return folder / "turntape"
 
 
 class Option(click.Option):

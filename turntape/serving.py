@@ -13,6 +13,7 @@ from attrs import define, field, frozen
 from turntape.core.seam import Limits
 from turntape.transport.backends.base import Backend
 from turntape.transport.driver import SessionLike
+from turntape.transport.ledger.ledger import Ledger
 from turntape.transport.server import ServerSettings, serve
 from turntape.transport.store import Store
 
@@ -59,6 +60,7 @@ class Served:
     new_session: Callable[[], SessionLike]
     backend: Backend
     store: Store
+    ledger: Ledger | None = None
     beside: Callable[[], Awaitable[None]] | None = None
     reload: Callable[[], Awaitable[None]] | None = None
 
@@ -82,6 +84,7 @@ class Served:
             backend=self.backend,
             store=self.store,
             shutdown=shutdown,
+            ledger=self.ledger,
             task_status=task_status,
         )
 
