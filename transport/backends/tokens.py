@@ -285,7 +285,7 @@ def _ask(start: StartSample, prompt: Prompt, turn: Turn, n_sampled: int) -> Ask:
     set_by_client = {name: getattr(request, name) for name in SETTINGS}
     return Ask(
         start.model,
-        (*prompt.pieces, b",".join(b"%d" % token for token in turn.ids)) if turn.ids else prompt.pieces,
+        (*prompt.pieces, *(b",%d" % token for token in turn.ids)),
         None if bound is None else max(1, bound - n_sampled),
         {name: value for name, value in set_by_client.items() if value is not None},
         prompt.stop_ids,

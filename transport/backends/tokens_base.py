@@ -61,7 +61,7 @@ class Prompt:
     """A context as token ids.
 
     Attributes:
-        pieces: ids as JSON numbers, commas between.
+        pieces: ids as JSON numbers, commas between; each piece but the first begins with its comma.
         marks: texts that mean something to the reader, and may be special tokens.
         first: how sampling begins if not freely.
     """

@@ -18,6 +18,7 @@ from turntape.core.wire import ResponseCreate
 from .chat_tools import ToolKey, ToolNames, key_of
 from .tokens_base import Prompt, text_of
 from .tokens_choice import CUSTOM_PARAMETERS, Choice, custom_arguments, custom_description
+from .tokens_shown import Shown
 from .tokens_speech import HarmonySpeech
 from .tokens_spoken import Takes
 
@@ -27,37 +28,17 @@ N_HEADS = 64
 
 @frozen(eq=False)
 class Rendered:
-    """A context as segments: its parent's and those that its link adds.
+    """A context as token ids.
 
     Attributes:
         date: of the conversation's first request. It is in the first line of every prompt, so it must not change.
         open_calls: function names of the calls that wait for an output.
     """
 
-    parent: "Rendered | None"
-    segments: tuple[Segment, ...] = field(repr=False)
+    shown: Shown
     date: str
     names: ToolNames = field(repr=False)
     open_calls: dict[str, str] = field(repr=False)
-
-    def prompt(self) -> tuple[list[Segment], int]:
-        """Segments of the whole conversation, oldest first, and how many tokens of reasoning were left out.
-
-        Reasoning goes once the turn that it belongs to has ended: the model was trained so, and vLLM does the same.
-        """
-        found: list[Segment] = []
-        n_left_out, is_ended = 0, False
-        link: Rendered | None = self
-        while link is not None:
-            for segment in reversed(link.segments):
-                is_ended = is_ended or segment.kind == FINAL
-                if is_ended and segment.kind == ANALYSIS:
-                    n_left_out += segment.n_tokens
-                elif segment.n_tokens:
-                    found.append(segment)
-            link = link.parent
-        found.reverse()
-        return found, n_left_out
 
 
 def _today() -> str:
@@ -103,11 +84,12 @@ class HarmonyRenderer:
         rendered = self._render(start.context, tools)
         functions = [_function(tool, rendered.names) for tool in tools]
         head = self._head(start.request, rendered.date, functions)
-        said, self.n_left_out = rendered.prompt()
-        segments = (head, *said, self._opening)
+        shown, self.n_left_out = rendered.shown, rendered.shown.n_left_out
+        pieces = [head.encoded, *shown.ids.pieces(), b"," + self._opening.encoded]
+        n_tokens = head.n_tokens + shown.n_tokens + self._opening.n_tokens
         choice = Choice.of(start.request, tools, rendered.names)
         speech = HarmonySpeech(self.harmony, rendered.names, choice, self.new_call_id, self.takes, start.context)
-        return Prompt([each.encoded for each in segments], sum(each.n_tokens for each in segments), speech, STOPS)
+        return Prompt(pieces, n_tokens, speech, STOPS)
 
     def _head(self, request: ResponseCreate, date: str, functions: Sequence[Function]) -> Segment:
         effort = request.reasoning.effort if request.reasoning is not None else None
@@ -143,7 +125,7 @@ class HarmonyRenderer:
         names = (parent.names if parent is not None else ToolNames()).including(map(key_of, tools))
         open_calls = dict(parent.open_calls) if parent is not None else {}
         said = self._said_before(link)
-        segments: list[Segment] = []
+        shown = parent.shown if parent is not None else Shown()
         for n, item in enumerate(link.items):
             if item.type in ("function_call", "custom_tool_call"):
                 key = ToolKey(item.value["name"], item.value.get("namespace"), item.type == "custom_tool_call")
@@ -153,11 +135,11 @@ class HarmonyRenderer:
                     name = names.wire[key]
                 open_calls[item.value["call_id"]] = name
             known = said[n] if n < len(said) else self.takes.recalled(item)
-            segments.append(known or self._segment(item, open_calls))
+            shown = shown.plus(known or self._segment(item, open_calls))
             if item.closes_call:
                 open_calls.pop(item.value["call_id"], None)
         date = parent.date if parent is not None else self.today()
-        return Rendered(parent, tuple(segments), date, names, open_calls)
+        return Rendered(shown, date, names, open_calls)
 
     def _said_before(self, link: Context) -> list[Segment]:
         """Segments of the link's first items, as far as they were sampled for the context that it goes on from."""

@@ -17,7 +17,7 @@ class Ask:
     """One request for tokens.
 
     Attributes:
-        prompt: token ids as JSON numbers, commas between, in pieces.
+        prompt: token ids as JSON numbers, commas between, in pieces; each but the first begins with its comma.
         max_tokens: None for as many as fit.
         settings: temperature and such, under their OpenAI names, as far as the client set them.
         stop_ids: sampling ends with any of these.
@@ -34,7 +34,7 @@ class Ask:
     marks: Sequence[str] = ()
 
     def body(self, prompt_field: str, rest: Mapping[str, Any]) -> tuple[bytes, ...]:
-        return b'{"' + prompt_field.encode() + b'":[', b",".join(self.prompt), b"]," + orjson.dumps(rest)[1:]
+        return b'{"' + prompt_field.encode() + b'":[', *self.prompt, b"]," + orjson.dumps(rest)[1:]
 
 
 @frozen

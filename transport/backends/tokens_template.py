@@ -217,8 +217,8 @@ class TemplateRenderer:
             tags.feed(family.think[0])
         keep = self._keeper(start.context, known)
         speech = TemplateSpeech(keep, calls, thought + call, call, first.ids, self.source, self._stop_ids, tags)
-        pieces = [link.segment.encoded for link in known.links()]
-        return Prompt(pieces, known.n_tokens, speech, self._stop_ids, first, family.marks)
+        ids = b",".join([link.segment.encoded for link in known.links() if link.segment.n_tokens])
+        return Prompt([ids], known.n_tokens, speech, self._stop_ids, first, family.marks)
 
     async def _known(self, context: Context, text: str) -> Known:
         """Tokens of ``text``: those that are known, and those of the rest."""
