@@ -102,3 +102,22 @@ async def test_what_was_sent_is_how_the_next_request_begins(backend):
         sent = b"".join(asker.sent)
         assert sent.startswith(before)
         before = history(sent)
+
+
+async def test_a_renderer_that_keeps_nothing_sends_the_same_and_encodes_all_of_it_again():
+    """The switch for measuring changes what a prompt costs, and no id of it."""
+    keeping = HarmonyRenderer(vocabulary(), lambda: "call", today=lambda: "2026-11-29")
+    forgetful = HarmonyRenderer(vocabulary(), lambda: "call", today=lambda: "2026-11-29", keeps=False)
+
+    async def ask(start):
+        one, other = await keeping.prompt(start), await forgetful.prompt(start)
+        assert b"".join(one.pieces) == b"".join(other.pieces) and one.n_tokens == other.n_tokens
+        return one.pieces
+
+    asker = Asker()
+    for _ in range(10):
+        await asker.turn(ask)
+    before = keeping.n_encoded, forgetful.n_encoded
+    await asker.turn(ask)
+    assert keeping.n_encoded - before[0] < 100
+    assert forgetful.n_encoded - before[1] > 1000

@@ -1,10 +1,14 @@
 """What a turn costs a server at 1k and at 100k tokens of history, over WebSocket, with its tools sent again each time.
 
 taskset -c 1 python tests/bench/history.py [--backends scripted,chat,tokens] [--rounds N] [--profile DIR]
+taskset -c 1 python tests/bench/history.py --caches
 
 The server runs on CPU 0 in a process of its own, the client and a model server without prefill elsewhere. A round asks
 one turn of each connection in turn; every measured turn continues the same response, so that histories stay as long as
 they are. Reported are medians: time from request to first delta and to the end, and the server's own CPU time.
+
+With --caches the rounds are between two servers on ``tokens``, one of which renders all of a conversation and its tools
+anew for each request.
 """
 
 import argparse
@@ -20,11 +24,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
+import trio
 from attrs import define, field
 from websockets.sync.client import ClientConnection, connect
 
@@ -134,6 +140,25 @@ def server(backend: str, folder: Path, profile: Path | None, environ: dict[str, 
             yield pid, said.split()[-1].replace("http:", "ws:") + "/responses"
 
 
+async def serve_tokens(url: str, *, keeps: bool) -> None:
+    from serving import listening
+
+    from turntape.transport.backends.tokens import TokensBackend
+
+    async with listening(TokensBackend(url, keeps=keeps)) as port:
+        print(f"http://127.0.0.1:{port}/v1", flush=True)
+        await trio.sleep_forever()
+
+
+@contextmanager
+def token_servers() -> Iterator[list[tuple[int, str]]]:
+    """Process id and WebSocket URL of a server that keeps what it rendered, and of one that does not."""
+    with process(sys.executable, __file__, "--serve-model") as (_, port):
+        ours = (sys.executable, __file__, "--serve-tokens", f"http://127.0.0.1:{port.strip()}/v1")
+        with process(*ours, cpu=SERVER_CPU) as keeps, process(*ours, "--forgets", cpu=SERVER_CPU) as forgets:
+            yield [(pid, said.strip().replace("http:", "ws:") + "/responses") for pid, said in (keeps, forgets)]
+
+
 # --- a client -------------------------------------------------------------------------------------------------
 
 
@@ -153,25 +178,38 @@ class Agent:
         words = random.Random(n_tokens)
         while not self.base or self.n_tokens < n_tokens:
             text = " ".join(f"word{words.randrange(10_000)}" for _ in range(OUTPUT_BYTES // 9))
-            ended = self._turn(text, None)[2]["response"]
+            ended = self._turn(self._output(text) if self.base else "Begin.", None)[2]["response"]
             self.base, self.call_id = ended["id"], ended["output"][-1]["call_id"]
             self.n_tokens += (len(text) + len(orjson.dumps(ended["output"]))) // BYTES_PER_TOKEN
 
+    def fill(self, n_tokens: int) -> None:
+        """The same in one request, for a server to which history is dear."""
+        words, items = random.Random(n_tokens), list[dict[str, Any]]()
+        while self.n_tokens < n_tokens:
+            text = " ".join(f"word{words.randrange(10_000)}" for _ in range(OUTPUT_BYTES // 9))
+            call = {"type": "function_call", "call_id": f"call_{len(items)}", "name": "tool_1", "arguments": "{}"}
+            items += [call, {"type": "function_call_output", "call_id": call["call_id"], "output": text}]
+            self.n_tokens += len(orjson.dumps(items[-2:])) // BYTES_PER_TOKEN
+        ended = self._turn(items, None)[2]["response"]
+        self.base, self.call_id = ended["id"], ended["output"][-1]["call_id"]
+
     def measure(self, pid: int) -> None:
         before = cpu_s(pid)
-        first, whole, _ = self._turn("done", "measured")
+        first, whole, _ = self._turn(self._output("done"), "measured")
         time.sleep(0.002)  # what follows the last event is the turn's too
         self.firsts.append(first)
         self.wholes.append(whole)
         self.cpus.append(cpu_s(pid) - before)
 
-    def _turn(self, text: str, stream_id: str | None) -> tuple[float, float, dict[str, Any]]:
-        new = {"type": "function_call_output", "call_id": self.call_id, "output": text}
+    def _output(self, text: str) -> list[dict[str, Any]]:
+        return [{"type": "function_call_output", "call_id": self.call_id, "output": text}]
+
+    def _turn(self, new: str | list[dict[str, Any]], stream_id: str | None) -> tuple[float, float, dict[str, Any]]:
         request = {
             "type": "response.create",
             "model": "m",
             "instructions": INSTRUCTIONS,
-            "input": [new] if self.base else "Begin.",
+            "input": new,
             "tools": TOOLS,
             "previous_response_id": self.base or None,
             "store": False,
@@ -200,15 +238,35 @@ def measured(pid: int, url: str, n_rounds: int) -> tuple[Agent, Agent]:
         return short, long
 
 
+def compare_caches(n_rounds: int) -> None:
+    with token_servers() as servers, ExitStack() as stack:
+        agents = [Agent(stack.enter_context(connect(url, compression=None, max_size=None))) for _, url in servers]
+        for agent in agents:
+            agent.fill(N_LONG)
+        for _ in range(n_rounds + 2):
+            for agent, (pid, _) in zip(agents, servers, strict=True):
+                agent.measure(pid)
+        kept, anew = (1000 * statistics.median(agent.firsts[2:]) for agent in agents)
+        print(f"first delta at 100k: {kept:.2f} ms, {anew:.2f} ms without caches: {1 - kept / anew:.0%} less")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backends", default="scripted,chat,tokens")
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--profile", type=Path, help="write the server's cProfile there; timings then mean nothing")
+    parser.add_argument("--caches", action="store_true", help="compare servers with and without caches")
     parser.add_argument("--serve-model", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--serve-tokens", metavar="URL", help=argparse.SUPPRESS)
+    parser.add_argument("--forgets", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve_model:
         serve_model()
+    if options.serve_tokens:
+        trio.run(partial(serve_tokens, options.serve_tokens, keeps=not options.forgets))
+    if options.caches:
+        compare_caches(options.rounds)
+        return
     for backend in options.backends.split(","):
         with (
             tempfile.TemporaryDirectory() as folder,

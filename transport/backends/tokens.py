@@ -72,6 +72,7 @@ class TokensBackend:
             has both itself.
         family: how a model with a chat template writes its calls: a name of ``families()``; "" to see it in the template.
         variables: what the chat template is told besides, by name.
+        keeps: see ``HarmonyRenderer``; for measuring only.
 
     Raises:
         ValueError: an argument cannot be used; the text repeats neither URL nor key.
@@ -87,6 +88,7 @@ class TokensBackend:
     tokenizer_path: Path | None = field(default=None, kw_only=True)
     family: str = field(default="", kw_only=True)
     variables: Variables = field(factory=dict, kw_only=True)
+    keeps: bool = field(default=True, kw_only=True)
     new_call_id: Callable[[], str] = field(default=_new_call_id, repr=False, kw_only=True)
     _base: str = field(init=False, repr=False)
     _where: str = field(init=False)
@@ -205,7 +207,8 @@ class TokensBackend:
     async def _new_renderer(self, name: str, found: Found) -> TokenRenderer:
         if name == "harmony":
             try:
-                return HarmonyRenderer(self.tokenizer or await load_harmony(), self.new_call_id)
+                tokenizer = self.tokenizer or await load_harmony()
+                return HarmonyRenderer(tokenizer, self.new_call_id, keeps=self.keeps)
             except NoVocabulary as exc:
                 raise BackendError(f"The backend at {self._where} needs a vocabulary. {exc}", status=500) from None
         renderer = TemplateRenderer(

@@ -51,6 +51,8 @@ class HarmonyRenderer:
 
     Args:
         today: the date that a new conversation begins with, YYYY-MM-DD.
+        keeps: False renders conversation and tools anew for each request, for measuring only. Ids that were sampled are
+            kept all the same: made again from their text they might be others.
 
     Attributes:
         n_left_out: tokens of reasoning that the latest prompt did without, since their turn has ended. A server has to
@@ -60,6 +62,7 @@ class HarmonyRenderer:
     tokenizer: Tokenizer = field(repr=False)
     new_call_id: Callable[[], str] = field(repr=False)
     today: Callable[[], str] = field(default=_today, repr=False)
+    keeps: bool = True
     name: str = "harmony"
     notes: tuple[str, ...] = (
         "Reasoning is left out of the prompt once its turn has ended, so a user's next message prefills that turn again.",
@@ -80,6 +83,9 @@ class HarmonyRenderer:
         return self.harmony.n_encoded
 
     async def prompt(self, start: StartSample) -> Prompt:
+        if not self.keeps:
+            self._kept.clear()
+            self._heads.clear()
         tools = tuple({key_of(tool): tool for tool in start.context.tools + start.request.callable_tools}.values())
         rendered = self._render(start.context, tools)
         functions = [_function(tool, rendered.names) for tool in tools]
