@@ -117,11 +117,20 @@ def masked(opcode: int, payload: bytes, *, fin: bool = True, rsv: int = 0) -> by
 
 @define(eq=False)
 class WebSocket:
-    """A WebSocket client of raw frames."""
+    """A WebSocket client of raw frames.
+
+    Attributes:
+        inflate: reads the server's compressed messages, if any were agreed on.
+        n_bytes: of the frames that were read, as they came.
+        n_compressed: frames of those.
+    """
 
     stream: trio.abc.Stream
     head: bytes = b""
     received: bytearray = field(factory=bytearray)
+    inflate: Any = None
+    n_bytes: int = 0
+    n_compressed: int = 0
 
     @staticmethod
     def request(path: str = "/v1/responses", **headers: str) -> bytes:
@@ -160,8 +169,13 @@ class WebSocket:
             if len(buffer) >= max(2, start + n):
                 opcode, payload = buffer[0], bytes(buffer[start : start + n])
                 del buffer[: start + n]
-                assert opcode & 0x70 == 0, "no extension was agreed on"
                 assert opcode & 0x80, "the server does not fragment"
+                self.n_bytes += start + n
+                if opcode == 0xC1 and self.inflate is not None:
+                    payload = self.inflate.decompress(payload + b"\0\0\xff\xff")
+                    self.n_compressed += 1
+                else:
+                    assert opcode & 0x70 == 0, "no extension was agreed on"
                 return opcode & 15, payload
             buffer += await self.some(self.stream)
 

@@ -103,6 +103,7 @@ def test_every_kind_of_value_can_come_from_the_file(tmp_path: Path) -> None:
         allow_origin=("https://a.example", "https://b.example"),
         websocket=False,
         max_message_bytes=4096,
+        compression="auto",
         grace=30.0,
         keepalive=2.0,
         log="warning",

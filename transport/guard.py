@@ -34,7 +34,9 @@ def owner_of(key: str) -> str:
 def is_loopback(host: str) -> bool:
     """Whether ``host``, a name or an address, can only be reached from this machine."""
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
+        address = ipaddress.ip_address(host.strip("[]"))
+        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+        return (mapped or address).is_loopback
     except ValueError:
         return host.lower() == "localhost" or host.lower().endswith(".localhost")
 

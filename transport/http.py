@@ -3,7 +3,6 @@
 import base64
 import binascii
 import contextlib
-import zlib
 from collections.abc import Mapping
 from http import HTTPStatus
 from urllib.parse import parse_qsl, unquote
@@ -15,6 +14,7 @@ from attrs import frozen
 
 from turntape.core.errors import error_type
 
+from .content_coding import ACCEPTED, DECODERS, TooLarge, Undecodable
 from .outbox import Outbox
 from .service import request_id
 
@@ -162,20 +162,26 @@ class HttpConnection:
         """
         assert self._request is not None
         encoding = _request(self._request).headers.get("content-encoding", "identity").strip().lower()
-        if encoding not in ("identity", "gzip", "x-gzip", ""):
+        decode = DECODERS.get(encoding)
+        if decode is None and encoding not in ("identity", ""):
             raise Refused(
                 error_answer(
                     415,
-                    f"Content encoding {encoding[:64]!r} is not supported; send the body as it is, or as gzip.",
+                    f"Content encoding {encoding[:64]!r} is not supported; send the body as it is, or as zstd or gzip.",
                     code="unsupported_content_encoding",
-                    headers=(("accept-encoding", "gzip, identity"),),
+                    headers=(("accept-encoding", ACCEPTED),),
                 )
             )
         body = await self._raw_body()
-        if encoding in ("gzip", "x-gzip"):
+        if decode is None:
+            return body
+        try:
             # a bomb is bounded, but a large body still takes its time: off the loop
-            body = await trio.to_thread.run_sync(_gunzip, body, self._max_body_bytes)
-        return body
+            return await trio.to_thread.run_sync(decode, body, self._max_body_bytes)
+        except TooLarge:
+            raise Refused(_too_large(self._max_body_bytes)) from None
+        except Undecodable as exc:
+            raise Refused(error_answer(400, str(exc), code="invalid_encoding")) from None
 
     async def _raw_body(self) -> bytes:
         assert self._request is not None
@@ -301,17 +307,3 @@ def _bad_request(exc: h11.RemoteProtocolError) -> Answer:
 
 def _too_large(limit: int) -> Answer:
     return error_answer(413, f"The body is larger than the {limit} bytes that are allowed.", code="request_too_large")
-
-
-def _gunzip(body: bytes, limit: int) -> bytes:
-    """Raises ``Refused``: not gzip, or larger than ``limit`` bytes."""
-    decompressor = zlib.decompressobj(wbits=31)
-    try:
-        plain = decompressor.decompress(body, limit + 1)
-    except zlib.error as exc:
-        raise Refused(error_answer(400, f"The body is not valid gzip: {exc}.", code="invalid_encoding")) from None
-    if len(plain) > limit:
-        raise Refused(_too_large(limit))
-    if not decompressor.eof or decompressor.unused_data:
-        raise Refused(error_answer(400, "The body is not one whole gzip stream.", code="invalid_encoding"))
-    return plain

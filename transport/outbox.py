@@ -57,6 +57,15 @@ class Outbox(trio.abc.Stream):
         self._slow: str | None = None
         self._unread = b""
 
+    @property
+    def peer(self) -> str | None:
+        """The client's address; None where there is none to ask, as in memory or over a socket file."""
+        try:
+            name = self._socket.getpeername() if self._socket is not None else None
+        except OSError:
+            return None
+        return str(name[0]) if isinstance(name, tuple) else None
+
     def put(self, frames: bytes) -> None:
         """Send whole frames, now or later.
 

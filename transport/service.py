@@ -11,6 +11,7 @@ from attrs import define, field, frozen
 from turntape.core.seam import Limits, Opened
 
 from .backends.base import Backend
+from .compression import Compression, Memories
 from .driver import Driver, Link, SessionLike
 from .guard import Guard, Headers
 from .ledger.meter import Taker
@@ -29,8 +30,9 @@ class ServerSettings:
             a loopback one.
         allow_origins: web origins whose pages may call; "*" for any.
         websocket: whether upgrades are accepted; if not they get 426, and agents go on over HTTP.
-        max_message_bytes: of a WebSocket message or a request body. A WebSocket message is measured in
-            characters, so one that is not ASCII may have more bytes.
+        max_message_bytes: of a WebSocket message or a request body, decompressed. A WebSocket message that came
+            uncompressed is measured in characters, so one that is not ASCII may have more bytes.
+        compression: whether permessage-deflate is accepted from a client that offers it.
         limits: of each session.
         default_model: the model of a request that names none; "" for the first that the backend lists by then.
         models: names listed under ``/v1/models`` before the backend's own.
@@ -44,6 +46,7 @@ class ServerSettings:
     allow_origins: frozenset[str] = frozenset()
     websocket: bool = True
     max_message_bytes: int = 64 << 20
+    compression: Compression = "auto"
     limits: Limits = field(factory=Limits)
     default_model: str = ""
     models: tuple[str, ...] = ()
@@ -63,6 +66,7 @@ class Service:
     ledger: Taker | None = None
     guard: Guard = field(init=False)
     started_at: int = field(init=False, factory=lambda: int(time.time()))  # seconds since 1970
+    memories: Memories = field(init=False, factory=Memories)
     n_open: int = field(init=False, default=0)  # connections
     _n_at_work: int = field(init=False, default=0)
     _idle: trio.Event = field(init=False, factory=trio.Event)

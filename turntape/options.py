@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import click
 from attrs import fields, frozen
@@ -206,6 +206,7 @@ class Listen:
     allow_origin: tuple[str, ...]
     websocket: bool
     max_message_bytes: int
+    compression: Literal["auto", "on", "off"]
     grace: float
     keepalive: float
     log: str
@@ -241,6 +242,12 @@ listen_options = together(
         default=64 * 1024 * 1024,
         metavar="BYTES",
         help="Largest request accepted, as one WebSocket message or one body.",
+    ),
+    option(
+        "--compression",
+        type=click.Choice(("auto", "on", "off")),
+        default="auto",
+        help="Compress WebSocket messages of clients that offer it; auto: unless they are on this machine.",
     ),
     option(
         "--grace",

@@ -23,7 +23,7 @@ from .serving import Address, run
 ACCOUNT_HOSTS = ("openai.com", "chatgpt.com")
 """Domains that may be sent the key of the user's own account, as Codex keeps it."""
 
-_OURS = ("backend", "model", "backend_key_file", "store", "keepalive", "max_message_bytes")
+_OURS = ("backend", "model", "backend_key_file", "store", "keepalive", "max_message_bytes", "compression")
 
 
 def upstream_of(context: click.Context, url: str) -> Upstream:

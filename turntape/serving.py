@@ -75,6 +75,7 @@ class Served:
             allow_origins=frozenset(listen.allow_origin),
             websocket=listen.websocket,
             max_message_bytes=listen.max_message_bytes,
+            compression=listen.compression,
             limits=Limits(keepalive_s=listen.keepalive),
             grace_s=listen.grace,
         )

@@ -39,6 +39,24 @@ def relay(upstream: Running, tmp_path: Path) -> Iterator[Running]:
         yield relay
 
 
+@pytest.mark.parametrize("setting", ["on", "auto"])
+def test_codex_compresses_where_the_server_lets_it(setting: str, tmp_path: Path) -> None:
+    """Codex works with compressed messages, which pass a relay and are recorded in clear; here `auto` accepts none."""
+    words = ("serve", "--backend", f"scripted:{LAB}", "--store", "memory", "--compression", setting)
+    with turntape(*words, folder=tmp_path / "upstream") as upstream:
+        relaying = ("record", "--upstream", upstream.url, "--out", "out.jsonl")
+        with turntape(*relaying, folder=tmp_path / "relay") as relay:
+            workspace = Workspace(tmp_path / "work")
+            workspace.point_at(relay.url)
+            check_work_done(execute(programs.codex(), workspace), workspace)
+            lines = recorded(relay)
+    [answer] = [line for line in lines if "answer" in line]
+    assert answer["status"] == 101
+    agreed = answer["headers"].get("sec-websocket-extensions")
+    assert agreed == ("permessage-deflate" if setting == "on" else None)
+    assert verify(Fixture.load(out_of(relay))).n_relayed_turns == 3
+
+
 def recorded(relay: Running) -> list[dict[str, Any]]:
     """Stop the relay; give the lines of its recording."""
     assert relay.stop() == 0, relay.errors

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import sys
 
 import pytest
 import trio
@@ -13,6 +14,11 @@ from turntape.transport.backends.base import BackendError
 from turntape.transport.posts import wants_stream
 from turntape.transport.server import ServerSettings
 from turntape.transport.store import StoreError
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 OVERLOAD = BackendError("Come back.", code="rate_limit_exceeded", status=429, retry_after="3")
 LATE_FAILURE = [(0, ()), (0, (Text("x"),)), BackendError("It broke.", code="server_error")]
@@ -209,20 +215,38 @@ async def test_chunked_and_expected_bodies(server, autojump_clock):
     assert (await stream.receive_some()).startswith(b"HTTP/1.1 200 OK")
 
 
-async def test_gzip(server, autojump_clock):
-    """A gzip body is taken; a bomb, a torn one, and other encodings are not."""
+@pytest.mark.parametrize("encoding, compress", [("gzip", gzip.compress), ("zstd", zstd.compress)])
+async def test_compressed_bodies(server, autojump_clock, encoding, compress):
+    """A gzip or zstd body is taken; a bomb, a torn one, one with something behind it, and no such body are refused."""
     http, body = server.http(), json.dumps({"model": "m", "input": "hi"}).encode()
-    reply = await http.ask("POST", "/v1/responses", gzip.compress(body), content_encoding="gzip")
+    reply = await http.ask("POST", "/v1/responses", compress(body), content_encoding=encoding)
     assert reply.status == 200
-    for content, encoding, status in (
-        (gzip.compress(b" " * 100_001), "gzip", 413),
-        (gzip.compress(body)[:-1], "gzip", 400),
-        (gzip.compress(body) + b"x", "gzip", 400),
-        (body, "gzip", 400),
-        (body, "zstd", 415),
+    for content, status in (
+        (compress(b" " * 100_000), 400),  # allowed, and no JSON
+        (compress(b" " * 100_001), 413),
+        (compress(body)[:-1], 400),
+        (compress(body) + b"x", 400),
+        (body, 400),
+        (b"", 400),
     ):
         reply = await server.http().ask("POST", "/v1/responses", content, content_encoding=encoding)
-        assert reply.status == status and reply.error["message"]
+        assert reply.status == status and reply.error["message"], content
+
+
+async def test_unknown_content_codings(server, autojump_clock):
+    """A coding that is not known is refused by name, and the answer says which are."""
+    for encoding in ("br", "gzip, zstd", "x"):
+        reply = await server.http().ask("POST", "/v1/responses", b"{}", content_encoding=encoding)
+        assert reply.status == 415 and repr(encoding) in reply.error["message"]
+        assert reply.headers["accept-encoding"] == "zstd, gzip, identity"
+
+
+async def test_a_zstd_window_is_bounded(server, autojump_clock):
+    """A zstd frame that wants a window above 8 MiB is refused before memory is taken for it."""
+    compressor = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 24})
+    body = compressor.compress(b'{"model":"m","input":"hi"}') + compressor.flush()  # of no announced size
+    reply = await server.http().ask("POST", "/v1/responses", body, content_encoding="zstd")
+    assert (reply.status, reply.error["code"]) == (400, "invalid_encoding")
 
 
 async def test_a_body_over_the_bound(server, autojump_clock):

@@ -28,7 +28,7 @@ async def test_a_turn(nursery, autojump_clock):
 
 
 async def test_the_handshake(nursery, autojump_clock):
-    """The answer proves that the key was read, has a request id, names no model, and accepts no compression."""
+    """The answer proves that the key was read, has a request id, names no model, and accepts no compression on loopback."""
     ws = await Server(nursery, Model()).websocket(sec_websocket_extensions="permessage-deflate; client_max_window_bits")
     accept = base64.b64encode(hashlib.sha1(KEY.encode() + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
     assert b"sec-websocket-accept: " + accept.lower() in ws.head
