@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,13 +17,16 @@ from turntape.transport.ledger.record import LedgerError, Sink
 
 from .options import EnvironmentFailed, data_folder, option
 
+BARE = ("otel", "none")
+"""Kinds that name no file."""
+
 KEYS = ("model", "owner", "day", "backend", "agent", "status")
 """What usage can be added up for."""
 
 
 @frozen
 class LedgerSpec:
-    """Where usage is written: a file of ``kind`` "sqlite" or "jsonl", or nowhere ("none").
+    """Where usage is written: a file of ``kind`` "sqlite" or "jsonl", to a collector ("otel"), or nowhere ("none").
 
     Attributes:
         is_chosen: somebody asked for it, and does not want to go without.
@@ -34,25 +37,25 @@ class LedgerSpec:
     is_chosen: bool = True
 
     def __str__(self) -> str:
-        return self.kind if self.kind == "none" else f"{self.kind}:{self.path}"
+        return self.kind if self.kind in BARE else f"{self.kind}:{self.path}"
 
 
 class LedgerType(click.ParamType[LedgerSpec]):
-    """``sqlite:FILE``, ``jsonl:FILE`` or ``none``."""
+    """``sqlite:FILE``, ``jsonl:FILE``, ``otel`` or ``none``."""
 
     name = "ledger"
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        return "sqlite:FILE|jsonl:FILE|none"
+        return "sqlite:FILE|jsonl:FILE|otel|none"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> LedgerSpec:
         if isinstance(value, LedgerSpec):
             return value
         kind, _, path = str(value).partition(":")
-        if value == "none":
-            return LedgerSpec("none")
+        if value in BARE:
+            return LedgerSpec(str(value))
         if kind not in ("sqlite", "jsonl") or not path:
-            self.fail(f"{value!r} is no ledger; write sqlite:FILE, jsonl:FILE or none", param, ctx)
+            self.fail(f"{value!r} is no ledger; write sqlite:FILE, jsonl:FILE, otel or none", param, ctx)
         return LedgerSpec(kind, Path(path))
 
 
@@ -111,11 +114,10 @@ async def open_ledger(spec: LedgerSpec) -> AsyncIterator[Ledger | None]:
     if spec.kind == "none":
         yield None
         return
-    if spec.is_chosen and not spec.path.parent.is_dir():
+    if spec.is_chosen and spec.kind not in BARE and not spec.path.parent.is_dir():
         raise click.UsageError(f"--ledger: there is no folder {spec.path.parent}; make it first")
-    opens = _sink(spec.kind)
     try:
-        ledger = Ledger(await trio.to_thread.run_sync(opens, spec.path))
+        ledger = Ledger(await trio.to_thread.run_sync(_sink, spec))
     except LedgerError as exc:
         if spec.is_chosen:
             raise EnvironmentFailed(str(exc)) from exc
@@ -128,11 +130,16 @@ async def open_ledger(spec: LedgerSpec) -> AsyncIterator[Ledger | None]:
         await ledger.aclose()
 
 
-def _sink(kind: str) -> Callable[[Path], Sink]:
-    if kind == "sqlite":
+def _sink(spec: LedgerSpec) -> Sink:
+    """Raises ``LedgerError``. What nobody asked for is not loaded."""
+    if spec.kind == "otel":
+        from turntape.transport.ledger.otel import OtelSink
+
+        return OtelSink()
+    if spec.kind == "sqlite":
         from turntape.transport.ledger.sqlite import SqliteSink
 
-        return SqliteSink
+        return SqliteSink(spec.path)
     from turntape.transport.ledger.json_lines import JsonLinesSink
 
-    return JsonLinesSink
+    return JsonLinesSink(spec.path)

@@ -10,7 +10,7 @@ from attrs import asdict, define
 from turntape.transport.ledger import json_lines, sqlite
 from turntape.transport.ledger.record import LedgerError, UsageRecord
 
-from .ledgers import LedgerSpec
+from .ledgers import BARE, LedgerSpec
 from .options import EnvironmentFailed
 
 
@@ -92,8 +92,8 @@ def usage(ledger: LedgerSpec, *, by: str, since: float, as_json: bool) -> int:
 
 
 def _read(ledger: LedgerSpec, since: float) -> Iterator[UsageRecord]:
-    if ledger.kind == "none":
-        raise click.UsageError("--ledger none: there is nothing to read; name the file that serve writes")
+    if ledger.kind in BARE:
+        raise click.UsageError(f"--ledger {ledger}: there is nothing to read here; name the file that serve writes")
     read = sqlite.read if ledger.kind == "sqlite" else json_lines.read
     return read(ledger.path, since)
 

@@ -116,8 +116,9 @@ def test_sums_are_by_what_was_asked_for(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["--ledger", "usage.sqlite3"], 2, "is no ledger; write sqlite:FILE, jsonl:FILE or none"),
-        (["--ledger", "none"], 2, "there is nothing to read"),
+        (["--ledger", "usage.sqlite3"], 2, "is no ledger; write sqlite:FILE, jsonl:FILE, otel or none"),
+        (["--ledger", "none"], 2, "there is nothing to read here"),
+        (["--ledger", "otel"], 2, "there is nothing to read here"),
         (["--ledger", "sqlite:nowhere"], 3, "The ledger nowhere cannot be read: unable to open database file"),
         (["--ledger", "jsonl:nowhere"], 3, "The ledger nowhere cannot be read: No such file or directory"),
         (["--since", "yesterday"], 2, "'yesterday' is no time; write a day, such as 2026-11-30, or 30m, 12h, 7d"),
