@@ -1,8 +1,8 @@
 """A network between client and server, emulated in the client: round trips, bandwidth, and a count of the bytes.
 
 Emulated are: half a round trip each way, the time that bytes take at a given rate, each connection with the whole
-rate to itself, and the round trips of the handshakes of TCP and TLS. Not emulated are slow start, loss, jitter,
-headers of packets, and several connections that share a line. Slow start would make a new connection slower still.
+rate to itself, the round trips of the handshakes of TCP and TLS, and slow start if asked for. Not emulated are loss,
+jitter, headers of packets, and several connections that share a line.
 """
 
 import math
@@ -13,8 +13,10 @@ from attrs import define, field, frozen
 
 from turntape.transport.http_connections import Connect
 
-CHUNK_BYTES = 16 << 10
-"""Sent on at once: a server reads a large request while it comes."""
+from .flow import SEGMENT_BYTES, Flow
+
+CHUNK_BYTES = 10 * SEGMENT_BYTES
+"""Sent on at once: a server reads a large request while it comes. Whole segments."""
 
 WINDOW_BYTES = 1 << 20
 """On the way to the client and not read by it; then the server is made to wait, as TCP does. Ours."""
@@ -35,6 +37,7 @@ class Network:
     Args:
         rtt_s: of one round trip, in seconds.
         up, down: bytes per second.
+        slow_start: a new or idle connection begins with a small window, as TCP's do (``flow.py``).
         tls: a connection costs a second round trip, as with TLS 1.3. For a server without TLS that stands for one with it.
     """
 
@@ -42,6 +45,7 @@ class Network:
     up: float = math.inf
     down: float = math.inf
     tls: bool = False
+    slow_start: bool = False
 
     @property
     def is_none(self) -> bool:
@@ -98,19 +102,23 @@ class Distant(trio.abc.Stream):
 
     stream: trio.abc.Stream
     network: Network
-    _up_free_at: float = -math.inf
-    _down_free_at: float = -math.inf
+    _up: Flow = field(init=False)
+    _down: Flow = field(init=False)
     _coming: deque[tuple[float, bytes | BaseException]] = field(factory=deque)
     _n_coming: int = 0
     _changed: trio.Event = field(factory=trio.Event)
     _scope: trio.CancelScope = field(factory=trio.CancelScope)
 
+    def __attrs_post_init__(self) -> None:
+        network = self.network
+        self._up = Flow(network.rtt_s, network.up, network.slow_start)
+        self._down = Flow(network.rtt_s, network.down, network.slow_start)
+
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        began = trio.current_time()
         for at in range(0, len(data), CHUNK_BYTES):
             chunk = bytes(data[at : at + CHUNK_BYTES])
-            self._up_free_at = max(self._up_free_at, trio.current_time() if at == 0 else 0.0)
-            self._up_free_at += len(chunk) / self.network.up
-            await trio.sleep_until(self._up_free_at + self.network.rtt_s / 2)
+            await trio.sleep_until(self._up.arrival(len(chunk), began))
             await self.stream.send_all(chunk)
 
     async def wait_send_all_might_not_block(self) -> None:
@@ -150,8 +158,7 @@ class Distant(trio.abc.Stream):
                 except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
                     came = exc
                 n_bytes = len(came) if isinstance(came, bytes) else 0
-                self._down_free_at = max(self._down_free_at, trio.current_time()) + n_bytes / self.network.down
-                self._coming.append((self._down_free_at + self.network.rtt_s / 2, came))
+                self._coming.append((self._down.arrival(n_bytes, trio.current_time()), came))
                 self._n_coming += n_bytes
                 self._note()
                 if not n_bytes:

@@ -111,6 +111,7 @@ class Setup:
     up_mbit_s: float = 0.0
     down_mbit_s: float = 0.0
     tls: bool = False
+    slow_start: bool = False
     cold: bool = True
     gap_cap_s: float = 0.0
 
@@ -142,7 +143,7 @@ class Report:
         Raises:
             ReplayError: the two were not measured alike, or have nothing in common.
         """
-        for name in ("seed", "rtt_s", "up_mbit_s", "down_mbit_s", "tls", "cold", "gap_cap_s"):
+        for name in ("seed", "rtt_s", "up_mbit_s", "down_mbit_s", "tls", "slow_start", "cold", "gap_cap_s"):
             ours, theirs = getattr(self.setup, name), getattr(baseline.setup, name)
             if ours != theirs:
                 raise ReplayError(

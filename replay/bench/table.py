@@ -27,6 +27,7 @@ def report_table(report: Report) -> str:
     setup, lines = report.setup, list[str]()
     limits = [f"{rate:g} Mbit/s {way}" for rate, way in ((setup.up_mbit_s, "up"), (setup.down_mbit_s, "down")) if rate]
     network = ", ".join([f"{seconds(setup.rtt_s)} round trip", *limits]) if setup.rtt_s or limits else "loopback"
+    network += ", slow start" if setup.slow_start else ""
     posts = "a connection for each POST" if setup.cold else "kept connections"
     lines.append(f"{network}; {posts}; medians of {setup.repeat}")
     groups = dict.fromkeys((figures.shape, figures.sessions) for figures in report.figures)

@@ -1,6 +1,6 @@
 """Agent rollouts in four designs: how long they take, and what of it is not the model.
 
-python tests/bench/rollouts.py [--shape NAME]... [--speed TOKENS_PER_S]... [--rtt MS] [--uplink MBIT] [--kept]
+python tests/bench/rollouts.py [--shape NAME]... [--speed TOKENS_PER_S]... [--rtt MS] [--uplink MBIT] [--slow-start] [--kept]
     [--sessions N] [--repeat N] [--json FILE] [--baseline FILE --max-ratio R]
 """
 
@@ -36,6 +36,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--uplink", type=float, default=0.0, help="Mbit/s; 0 is without a limit")
     parser.add_argument("--downlink", type=float, default=0.0, help="Mbit/s; 0 is without a limit")
     parser.add_argument("--tls", action="store_true", help="a connection costs another round trip")
+    parser.add_argument("--slow-start", action="store_true", help="windows of TCP grow as they do on a long way")
     parser.add_argument("--kept", action="store_true", help="keep the connections of POSTs")
     parser.add_argument("--gap-cap", type=float, default=0.0, help="longest wait for tools and people, in s")
     parser.add_argument("--sessions", type=int, default=1, help="side by side")
@@ -50,7 +51,7 @@ def arguments() -> argparse.Namespace:
 async def bench(asked: argparse.Namespace) -> Report:
     """Server and client on a core each, where there are two."""
     rates = {"up": asked.uplink * MBIT or math.inf, "down": asked.downlink * MBIT or math.inf}
-    network = Network(rtt_s=asked.rtt / 1000, tls=asked.tls, **rates)
+    network = Network(rtt_s=asked.rtt / 1000, tls=asked.tls, slow_start=asked.slow_start, **rates)
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if len(cores) > 1:
         os.sched_setaffinity(0, {cores[0]})
@@ -77,6 +78,7 @@ async def bench(asked: argparse.Namespace) -> Report:
         up_mbit_s=asked.uplink,
         down_mbit_s=asked.downlink,
         tls=asked.tls,
+        slow_start=asked.slow_start,
         cold=not asked.kept,
         gap_cap_s=asked.gap_cap,
     )

@@ -1,9 +1,12 @@
 """The emulated network: what arrives when, on a clock that does not wait."""
 
+import math
+
 import pytest
 import trio
 import trio.testing
 
+from turntape.replay.bench.flow import FIRST_WINDOW_BYTES, Flow
 from turntape.replay.bench.network import WINDOW_BYTES, Counts, Network
 
 
@@ -127,3 +130,47 @@ async def test_bytes_and_connections_are_counted(autojump_clock: trio.testing.Mo
         await near.receive_some()
         assert counts == Counts(up=5, down=3, connections=1)
         await near.aclose()
+
+
+@pytest.mark.parametrize(("n_windows", "round_trips"), [(1, 0.5), (3, 1.5), (7, 2.5), (15, 3.5)])
+def test_a_new_connection_sends_twice_as_much_in_each_round_trip(n_windows: int, round_trips: float) -> None:
+    """Ten segments first, then twenty, then forty: the last byte arrives half a round trip after it could leave."""
+    assert Flow(0.1, math.inf, True).arrival(n_windows * FIRST_WINDOW_BYTES, 0.0) == pytest.approx(0.1 * round_trips)
+
+
+def test_bandwidth_limits_a_window_that_has_grown() -> None:
+    """Far beyond what the line holds, slow start costs a few round trips, once."""
+    plain, slow = Flow(0.04, 2.5e6, False), Flow(0.04, 2.5e6, True)
+    assert plain.arrival(2_500_000, 0.0) == pytest.approx(1.02)
+    first = slow.arrival(2_500_000, 0.0)
+    assert 1.05 < first < 1.2
+    assert slow.arrival(2_500_000, first) == pytest.approx(first + 1.0, abs=0.03)
+
+
+def test_a_connection_that_rests_begins_again_with_a_small_window() -> None:
+    """For a moment its window is kept; after many seconds it is as a new one, and no smaller."""
+    flow = Flow(0.1, math.inf, True)
+    flow.arrival(15 * FIRST_WINDOW_BYTES, 0.0)
+    assert flow.arrival(8 * FIRST_WINDOW_BYTES, 0.55) == pytest.approx(0.6)
+    assert flow.arrival(3 * FIRST_WINDOW_BYTES, 60.0) == pytest.approx(60.15)
+
+
+def test_small_writes_do_not_make_a_window_grow() -> None:
+    """A window that was never filled says nothing about the line: it stays."""
+    flow = Flow(0.1, math.inf, True)
+    for n in range(1000):
+        flow.arrival(100, n / 100)
+    assert flow.window == FIRST_WINDOW_BYTES
+
+
+async def test_slow_start_holds_a_large_request_back(autojump_clock: trio.testing.MockClock) -> None:
+    """Seven first windows take two more round trips than without."""
+    for slow_start, expected in ((False, 0.02), (True, 0.1)):
+        async with trio.open_nursery() as nursery:
+            near, far = await connected(nursery, Network(rtt_s=0.04, slow_start=slow_start))
+            began, arrived = trio.current_time(), 0
+            nursery.start_soon(near.send_all, bytes(7 * FIRST_WINDOW_BYTES))
+            while arrived < 7 * FIRST_WINDOW_BYTES:
+                arrived += len(await far.receive_some())
+            assert trio.current_time() - began == pytest.approx(expected)
+            nursery.cancel_scope.cancel()
