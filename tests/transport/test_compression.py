@@ -17,7 +17,7 @@ from wsproto.connection import Connection, ConnectionType
 from wsproto.events import TextMessage
 
 from turntape.core.seam import Finish, Text
-from turntape.transport.compression import SMALL_BYTES, Deflate, Inflate, Memories, agree
+from turntape.transport.compression import LARGE_BYTES, SMALL_BYTES, Deflate, Inflate, Memories, agree
 from turntape.transport.outbox import Outbox
 from turntape.transport.server import ServerSettings
 
@@ -169,8 +169,8 @@ async def test_takeover(nursery, autojump_clock, offer):
         assert received[1] > received[0] * 0.9 and sent[1] > sent[0] * 0.9
 
 
-async def test_control_frames_and_small_messages_go_as_they_are(nursery, autojump_clock):
-    """Pongs, closes and messages below the bound are not compressed, and no message is lost from the window by that."""
+async def test_what_goes_as_it_is(nursery, autojump_clock):
+    """Pongs, closes, and messages that are too small to gain or too large to wait for, are not compressed."""
     ws = await compressing(server(nursery))
     ws.inflate = None  # frames that are compressed are now refused by the reader
     await ws.send(masked(9, b"p" * 100))
@@ -179,7 +179,9 @@ async def test_control_frames_and_small_messages_go_as_they_are(nursery, autojum
     assert await ws.closed() == 1000
     for size in (0, SMALL_BYTES - 1):
         assert Deflate(15, True, Memories()).message(b"x" * size) is None
-    assert Deflate(15, True, Memories()).message(b"x" * SMALL_BYTES) is not None
+    for size in (SMALL_BYTES, LARGE_BYTES):
+        assert Deflate(15, True, Memories()).message(b"x" * size) is not None
+    assert Deflate(15, True, Memories()).message(b"x" * (LARGE_BYTES + 1)) is None
 
 
 async def test_compressed_and_plain_messages_in_pieces_with_pings_between(nursery, autojump_clock):
@@ -247,13 +249,18 @@ async def test_a_bomb_is_refused_while_it_is_inflated(nursery, autojump_clock, p
 
 
 async def test_the_bound_is_of_each_message(nursery, autojump_clock):
-    """A message that inflates to the very bound is taken, again and again; one byte more is not."""
+    """A message that inflates to the very bound is taken, again and again; one byte more is not, in any number of pieces."""
     ws = await compressing(server(nursery, max_message_bytes=5000))
     ours = zlib.compressobj(wbits=-15)
     for _ in range(3):
         await ws.send(masked(1, deflate(create().encode().ljust(5000), ours), rsv=RSV1))
         await ws.until("response.completed")
     await ws.send(masked(1, deflate(create().encode().ljust(5001), ours), rsv=RSV1))
+    assert await ws.closed() == 1009
+    ws = await compressing(server(nursery, max_message_bytes=5000))
+    letters = "".join(random.Random(7).choices("àáâãäåæçèéêëìíîï", k=2501)).encode()  # 2 bytes each
+    payload = deflate(letters)
+    await ws.send(masked(1, payload[:800], fin=False, rsv=RSV1) + masked(0, payload[800:]))
     assert await ws.closed() == 1009
 
 
