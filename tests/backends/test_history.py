@@ -2,6 +2,7 @@
 
 import sys
 
+import orjson
 import pytest
 from attrs import define, field
 from token_server import vocabulary
@@ -12,6 +13,7 @@ from turntape.core.harmony import START
 from turntape.core.seam import StartSample
 from turntape.core.tools import ToolDefinition
 from turntape.core.wire import ResponseCreate, converter
+from turntape.transport.backends import tokens_harmony
 from turntape.transport.backends.chat_dialect import DEFAULT
 from turntape.transport.backends.chat_request import encode_request
 from turntape.transport.backends.messages import Renderer
@@ -35,8 +37,8 @@ class Asker:
     costs: list[int] = field(factory=list)
     sent: tuple[bytes, ...] = ()
 
-    async def turn(self, ask, said=()):
-        start = StartSample("smp", "m", ResponseCreate(tools=CHECKED), self.context, 0)
+    async def turn(self, ask, tools=CHECKED):
+        start = StartSample("smp", "m", ResponseCreate(tools=tools), self.context, 0)
         n = 0
 
         def profile(frame, event, argument):
@@ -53,7 +55,7 @@ class Asker:
         call = {"type": "function_call", "call_id": call_id, "name": "tool_1", "arguments": "{}"}
         self.context = self.context.extend([Item.of(call)])
         output = {"type": "function_call_output", "call_id": call_id, "output": "x" * 50}
-        self.context = self.context.extend([Item.of(output), *said])
+        self.context = self.context.extend([Item.of(output)])
 
 
 def chat():
@@ -121,3 +123,19 @@ async def test_a_renderer_that_keeps_nothing_sends_the_same_and_encodes_all_of_i
     await asker.turn(ask)
     assert keeping.n_encoded - before[0] < 100
     assert forgetful.n_encoded - before[1] > 1000
+
+
+async def test_tools_become_functions_once_for_all_conversations(monkeypatch):
+    """The same JSON in every request of two conversations is looked at once; other JSON is other functions."""
+    made = []
+    plain = tokens_harmony._function
+    monkeypatch.setattr(tokens_harmony, "_function", lambda tool, names: made.append(tool) or plain(tool, names))
+    ask, prompts = tokens(), []
+    for tools in (TOOLS, TOOLS, [*TOOLS, {**TOOLS[0], "name": "another"}]):
+        asker = Asker()
+        for _ in range(3):
+            checked = converter.structure(orjson.loads(orjson.dumps(tools)), tuple[ToolDefinition, ...])
+            await asker.turn(ask, tools=checked)
+        prompts.append(asker.sent)
+    assert len(made) == 20 + 21
+    assert prompts[0] == prompts[1] != prompts[2]

@@ -8,6 +8,7 @@ import pytest
 from peer import Peer, call, output, types
 
 from turntape.core.seam import Arguments, Finish, Text, ToolCall
+from turntape.core.tools import MAX_KNOWN
 
 
 def count_calls(function) -> int:
@@ -73,3 +74,19 @@ def test_a_chat_of_a_thousand_turns_is_compared_printed_and_dropped():
     assert types(events)[-1] == "completed"
     peer.starts.clear()
     del same, start, peer
+
+
+def test_tools_that_are_sent_again_are_the_same_objects_on_every_connection():
+    """What a backend makes of them can be found by them; other tools are others, however many came between."""
+
+    def offered(description):
+        peer = Peer(answer=None)
+        tools = [{"type": "namespace", "name": "n", "tools": [{**tool, "description": description} for tool in TOOLS]}]
+        peer.create("go", tools=tools)
+        return peer.starts[-1].request.callable_tools
+
+    one, again = offered("one"), offered("one")
+    assert one is again and [tool.namespace for tool in one] == ["n"] * 20
+    for n in range(3 * MAX_KNOWN):
+        assert {tool.description for tool in offered(f"{n}")} == {f"{n}"}
+    assert offered("one") == one

@@ -1,7 +1,8 @@
 """gpt-oss conversations as token ids: each item is encoded once in its life, and what the model said is never encoded."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from itertools import chain
 from weakref import WeakKeyDictionary
 
 from attrs import define, evolve, field, frozen
@@ -25,6 +26,9 @@ from .tokens_spoken import Takes
 N_HEADS = 64
 """Beginnings of prompts that are kept: instructions and tools are the same from turn to turn."""
 
+N_OFFERS, MAX_OFFER = 8, 1 << 20
+"""Arrays of tools whose functions are kept, and the characters that each may have; core recognises smaller ones only."""
+
 
 @frozen(eq=False)
 class Rendered:
@@ -39,6 +43,42 @@ class Rendered:
     date: str
     names: ToolNames = field(repr=False)
     open_calls: dict[str, str] = field(repr=False)
+
+
+@frozen(eq=False)
+class Offered:
+    """The tools of a request, as the model is shown them.
+
+    Attributes:
+        given: with those that a later definition replaces.
+        names: what they are called in a conversation that begins with them.
+        key: names the functions by what is shown of them.
+    """
+
+    given: tuple[Tool, ...]
+    tools: tuple[Tool, ...]
+    names: ToolNames
+    functions: tuple[Function, ...]
+    key: tuple[tuple[str, str, str], ...]
+
+    @classmethod
+    def of(cls, given: tuple[Tool, ...], names: ToolNames) -> "Offered":
+        tools = tuple({key_of(tool): tool for tool in given}.values())
+        names = names.including(map(key_of, tools))
+        functions = tuple(_function(tool, names) for tool in tools)
+        return cls(
+            given, tools, names, functions, tuple((f.name, f.description, repr(f.parameters)) for f in functions)
+        )
+
+    def names_after(self, names: ToolNames) -> ToolNames:
+        """The names of a conversation that had ``names``."""
+        if names is self.names or not names.wire:
+            return self.names
+        return names.including(map(key_of, self.tools))
+
+    def in_conversation(self, names: ToolNames) -> "Offered":
+        """The same where the conversation's names are ``names``, which include these tools'."""
+        return self if names is self.names or names == self.names else Offered.of(self.given, names)
 
 
 def _today() -> str:
@@ -71,6 +111,7 @@ class HarmonyRenderer:
     harmony: Harmony = field(init=False, repr=False)
     takes: Takes = field(factory=Takes, init=False, repr=False)
     _kept: WeakKeyDictionary[Context, Rendered] = field(factory=WeakKeyDictionary, init=False, repr=False)
+    _offers: dict[int, Offered] = field(factory=dict, init=False, repr=False)
     _heads: dict[object, Segment] = field(factory=dict, init=False, repr=False)
     _opening: Segment = field(init=False, repr=False)
 
@@ -86,31 +127,43 @@ class HarmonyRenderer:
         if not self.keeps:
             self._kept.clear()
             self._heads.clear()
-        tools = tuple({key_of(tool): tool for tool in start.context.tools + start.request.callable_tools}.values())
-        rendered = self._render(start.context, tools)
-        functions = [_function(tool, rendered.names) for tool in tools]
-        head = self._head(start.request, rendered.date, functions)
+            self._offers.clear()
+        offered = self._offered(start.context.tools + start.request.callable_tools)
+        rendered = self._render(start.context, offered)
+        offered = offered.in_conversation(rendered.names)
+        head = self._head(start.request, rendered.date, offered)
         shown, self.n_left_out = rendered.shown, rendered.shown.n_left_out
         pieces = [head.encoded, *shown.ids.pieces(), b"," + self._opening.encoded]
         n_tokens = head.n_tokens + shown.n_tokens + self._opening.n_tokens
-        choice = Choice.of(start.request, tools, rendered.names)
+        choice = Choice.of(start.request, offered.tools, rendered.names)
         speech = HarmonySpeech(self.harmony, rendered.names, choice, self.new_call_id, self.takes, start.context)
         return Prompt(pieces, n_tokens, speech, STOPS)
 
-    def _head(self, request: ResponseCreate, date: str, functions: Sequence[Function]) -> Segment:
+    def _offered(self, given: tuple[Tool, ...]) -> Offered:
+        """Found by identity: ``callable_tools`` gives the same object for tools that are sent again."""
+        known = self._offers.get(id(given))
+        if known is None or known.given is not given:
+            known = Offered.of(given, ToolNames())
+            if sum(map(len, chain.from_iterable(known.key))) > MAX_OFFER:
+                return known
+            if len(self._offers) >= N_OFFERS:
+                del self._offers[next(iter(self._offers))]
+            self._offers[id(given)] = known
+        return known
+
+    def _head(self, request: ResponseCreate, date: str, offered: Offered) -> Segment:
         effort = request.reasoning.effort if request.reasoning is not None else None
-        shown = tuple((f.name, f.description, repr(f.parameters)) for f in functions)
-        key = date, effort, request.instructions, shown
+        key = date, effort, request.instructions, offered.key
         head = self._heads.pop(key, None)
         if head is None:
-            ids = self.harmony.system(date=date, effort=effort, has_functions=bool(functions))
-            head = Segment.of(ids + self.harmony.developer(request.instructions, functions))
+            ids = self.harmony.system(date=date, effort=effort, has_functions=bool(offered.functions))
+            head = Segment.of(ids + self.harmony.developer(request.instructions, offered.functions))
         self._heads[key] = head
         if len(self._heads) > N_HEADS:
             del self._heads[next(iter(self._heads))]
         return head
 
-    def _render(self, context: Context, tools: Sequence[Tool]) -> Rendered:
+    def _render(self, context: Context, offered: Offered) -> Rendered:
         """O(links, and items that no earlier call has seen)."""
         new: list[Context] = []
         rendered: Rendered | None = None
@@ -120,15 +173,15 @@ class HarmonyRenderer:
                 break
             new.append(link)
         for link in reversed(new):
-            rendered = self._kept[link] = self._link(rendered, link, tools)
+            rendered = self._kept[link] = self._link(rendered, link, offered)
         assert rendered is not None
-        names = rendered.names.including(map(key_of, tools))
+        names = offered.names_after(rendered.names)
         if names is not rendered.names:
             rendered = self._kept[context] = evolve(rendered, names=names)
         return rendered
 
-    def _link(self, parent: Rendered | None, link: Context, tools: Sequence[Tool]) -> Rendered:
-        names = (parent.names if parent is not None else ToolNames()).including(map(key_of, tools))
+    def _link(self, parent: Rendered | None, link: Context, offered: Offered) -> Rendered:
+        names = offered.names_after(parent.names if parent is not None else ToolNames())
         open_calls = dict(parent.open_calls) if parent is not None else {}
         said = self._said_before(link)
         shown = parent.shown if parent is not None else Shown()
