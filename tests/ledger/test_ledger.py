@@ -144,6 +144,7 @@ async def test_records_that_come_together_are_written_together(
     nursery.start_soon(book.run)
     for record in records(50):
         book.put(record)
+        await trio.sleep(0.001)
     await trio.sleep(0.3)
     assert (sink.kept, sink.n_writes) == (records(50), 1)
     book.put(ONE)

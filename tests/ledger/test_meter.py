@@ -201,6 +201,24 @@ async def test_a_response_that_cannot_be_stored_is_failed_and_counted(nursery, a
     assert (record.input_tokens, record.uncounted) == (100, 0)
 
 
+async def test_a_store_that_fails_another_request_ends_nothing(nursery, autojump_clock):
+    """A create whose parent cannot be read leaves the response that was parked before it as cancelled, not as failed."""
+
+    class Unreadable(MemoryStore):
+        async def load(self, *args: Any) -> None:
+            raise StoreError("The disk is gone.")
+
+    server, records = metered(nursery, Model([calling()]), store=Unreadable())
+    ws = await server.websocket(**APPEND)
+    await ws.create()
+    await ws.until("response.done")
+    await ws.create(previous_response_id="resp_other")
+    await ws.until("response.failed")
+    await ws.stream.aclose()
+    await trio.testing.wait_all_tasks_blocked()
+    assert [(record.status, record.error) for record in records] == [("cancelled", None)]
+
+
 async def test_lanes_are_told_apart(nursery, autojump_clock):
     """Two lanes at once are two records, each with its own counts."""
     less = Usage(input_tokens=1, output_tokens=2)

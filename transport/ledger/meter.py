@@ -195,7 +195,7 @@ class Meter:
                 event = orjson.loads(entry)
                 lane, response = event.get("stream_id"), event["response"]
                 answer = self._lanes.get(lane)
-                if answer is not None and answer.parked and answer.response_id == response["id"]:
+                if answer is not None and answer.response_id == response["id"]:
                     self._end(lane, response["status"], (response["error"] or {}).get("code"))
 
     @staticmethod
