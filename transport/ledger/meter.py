@@ -31,7 +31,9 @@ logger = logging.getLogger(__name__)
 
 ENDS = (b'{"type":"response.completed"', b'{"type":"response.incomplete"', b'{"type":"response.failed"')
 PARKS = b'{"type":"response.done"'
-BEGINS_WITH = b'"response":{"id":"'
+MARKS = (*ENDS, PARKS)
+RESPONSE, OUTPUT = b',"response":', b',"output":['
+"""Where an event's Response object begins, and where its output does. Inside a string their quotes would be escaped."""
 
 
 class Taker(Protocol):
@@ -75,11 +77,11 @@ class _Answer:
         self.sampling_s += now - self.sample_began_s
         self.sample_id = ""
 
-    def count(self, usage: Usage | None, response: dict[str, Any] | None) -> None:
+    def count(self, usage: Usage | None, response: dict[str, Any]) -> None:
         """Add what a sample used: as its backend counted, or else as its response says."""
         if usage is not None:
             more = (usage.input_tokens, usage.cached_tokens, usage.output_tokens, usage.reasoning_tokens)
-        elif response is not None and (said := response.get("usage")):
+        elif said := response.get("usage"):
             self.is_estimated = True
             more = (
                 said["input_tokens"],
@@ -114,6 +116,10 @@ class Meter:
             now: seconds since the session's beginning.
         """
         self._now = now
+        if type(event) is Sampled and len(effects) == 1 and isinstance(only := effects[0], Send):
+            running = self._sampling.get(event.sample_id)
+            if running is None or (running[1].ttft_s is not None and not only.data[-1].startswith(MARKS)):
+                return  # one of many batches: nothing to note
         try:
             self._follow(event, effects)
         except Exception:
@@ -138,7 +144,7 @@ class Meter:
         for lane, answer in list(self._lanes.items()):
             if answer.sample_id:
                 answer.end_sample(self._now)
-                answer.count(None, None)
+                answer.count(None, {})
             self._end(lane, "cancelled", None)
 
     def _start(self, start: StartSample) -> None:
@@ -164,8 +170,9 @@ class Meter:
         del self._sampling[event.sample_id]
         answer.end_sample(self._now)
         usage = finish.usage if finish is not None and status != "failed" else None
-        answer.count(usage, self._response(effects) if usage is None else None)
-        answer.response_id = self._response_id(effects)
+        response = self._response(effects)
+        answer.count(usage, response)
+        answer.response_id = response.get("id", "")
         if status is not None:
             self._end(lane, status, "server_error" if status == "failed" else None)
         else:
@@ -176,8 +183,8 @@ class Meter:
             return
         lane, answer = running
         answer.end_sample(self._now)
-        answer.count(None, None)
-        answer.response_id = self._response_id(effects) or answer.response_id
+        answer.count(None, {})
+        answer.response_id = self._response(effects).get("id", answer.response_id)
         self._end(lane, "failed", event.code)
 
     def _is_saving(self, lane: str | None) -> bool:
@@ -192,8 +199,8 @@ class Meter:
             for entry in effect.data if isinstance(effect, Send) else ():
                 if not entry.startswith(ENDS):
                     continue
-                event = orjson.loads(entry)
-                lane, response = event.get("stream_id"), event["response"]
+                head, _, encoded = entry.partition(RESPONSE)
+                lane, response = orjson.loads(head + b"}").get("stream_id"), _beginning(encoded)
                 answer = self._lanes.get(lane)
                 if answer is not None and answer.response_id == response["id"]:
                     self._end(lane, response["status"], (response["error"] or {}).get("code"))
@@ -207,27 +214,14 @@ class Meter:
         return None
 
     @staticmethod
-    def _response_id(effects: Sequence[Effect]) -> str:
-        """Of the response that a sample ended with, read without the whole object, which may be large."""
+    def _response(effects: Sequence[Effect]) -> dict[str, Any]:
+        """What comes before the output in the Response object that a sample ended with; empty if there is none."""
         for effect in effects:
             if isinstance(effect, Save):
-                return effect.record.response_id
-            if isinstance(effect, Send) and effect.data and (last := effect.data[-1]).startswith((*ENDS, PARKS)):
-                start = last.index(BEGINS_WITH) + len(BEGINS_WITH)  # no text inside a string can look like it
-                return last[start : last.index(b'"', start)].decode()
-        return ""
-
-    @staticmethod
-    def _response(effects: Sequence[Effect]) -> dict[str, Any] | None:
-        """The Response object that a sample ended with."""
-        for effect in effects:
-            if isinstance(effect, Save):
-                stored: dict[str, Any] = orjson.loads(effect.record.response)
-                return stored
-            if isinstance(effect, Send) and effect.data and effect.data[-1].startswith((*ENDS, PARKS)):
-                response: dict[str, Any] = orjson.loads(effect.data[-1])["response"]
-                return response
-        return None
+                return _beginning(effect.record.response)
+            if isinstance(effect, Send) and effect.data and effect.data[-1].startswith(MARKS):
+                return _beginning(effect.data[-1].partition(RESPONSE)[2])
+        return {}
 
     def _end(self, lane: str | None, status: str, error: str | None) -> None:
         answer, opened = self._lanes.pop(lane), self.opened
@@ -259,3 +253,9 @@ class Meter:
                 duration_s=round(self._now - answer.began_s, 6),
             )
         )
+
+
+def _beginning(response: bytes) -> dict[str, Any]:
+    """Id, status, error and usage of an encoded Response object; its output, and what it echoes, may be large."""
+    found: dict[str, Any] = orjson.loads(response[: response.index(OUTPUT)] + b"}")
+    return found
