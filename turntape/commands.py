@@ -155,9 +155,10 @@ async def _serve(
             first = next(iter(router.models), "")
             if recording:
                 notes["recording"] = str(recording.path)
-                recording.hint.text = agents.hidden_codex(
-                    agent, url=address.local, model=first, websocket=listen.websocket
-                )
+                if agent:  # without one, how to start Codex is said at once
+                    recording.hint.text = agents.hidden_codex(
+                        agent, url=address.local, model=first, websocket=listen.websocket
+                    )
             announce(
                 address,
                 notes,
