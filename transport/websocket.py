@@ -1,33 +1,36 @@
-"""``Link`` over a WebSocket: wsproto reads the frames, the outbox takes those that are sent."""
+"""``Link`` over a WebSocket: trio-websocket reads, with our extension in it, and the outbox takes what is sent."""
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 
 import orjson
 import trio
+from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
 from wsproto.connection import Connection, ConnectionState, ConnectionType
-from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
+from wsproto.events import Event, Message
 from wsproto.frame_protocol import CloseReason
-from wsproto.utilities import generate_accept_token
+from wsproto.utilities import LocalProtocolError
 
 from turntape.core.seam import ABNORMAL
 
-from .compression import Agreement, Deflate, Inflate, Memories, agree
+from .compression import Agreement, Deflate, Inflate, agree
 from .guard import Headers, is_loopback
 from .outbox import Outbox, SlowClient
 from .service import Service, request_id
 
 logger = logging.getLogger(__name__)
 
+NETWORK_ERRORS = (ConnectionClosed, LocalProtocolError, trio.BrokenResourceError, trio.ClosedResourceError)
+
 CLOSE_S = 1.0
 """How long a client may take to answer a close frame that it has been sent."""
 
-RECEIVE_BYTES = 1 << 18
-"""Per read; 4 KiB would make large messages 3 to 4 times dearer, and idle memory is the same."""
+RECEIVE_BYTES = 1 << 14
+"""Per read. The library's default of 4 KiB makes large messages 3 to 4 times dearer. More gains little, and all else
+waits while one read is worked on, which may hold thousands of tiny frames or grow a thousandfold when inflated."""
 
-DEFLATED_RECEIVE_BYTES = 1 << 14
-"""Per read of a client that compresses. One read may grow a thousandfold, and all else waits while it is inflated."""
+QUEUED_MESSAGES = 8
 
 CODEX_MESSAGE_BYTES = 16 << 20
 """A lower bound on messages is announced, since Codex then sends what is larger over HTTP instead."""
@@ -76,105 +79,116 @@ def close_frame(code: int, reason: str) -> bytes:
     return b"\x88" + bytes((2 + len(text),)) + code.to_bytes(2, "big") + text
 
 
+class Wire(trio.abc.Stream):
+    """The outbox as trio-websocket sees it, with a close that is ours to make.
+
+    The library never learns that we have closed. So it stays in its open state, where a ping cannot
+    make its reader raise (its issue 184), and what it still sends goes nowhere. And when it closes the
+    stream, as it does on a protocol violation without a close frame, the stream is still open for one.
+
+    Args:
+        head: a handshake request, to be read first.
+        early: what the client sent behind its request, to be read once it is accepted: before that,
+            the library would take it for a part of the handshake and lose it.
+    """
+
+    def __init__(self, outbox: Outbox, head: bytes, early: bytes) -> None:
+        self._outbox, self._head, self._early = outbox, head, early
+        self._accepted = trio.Event()
+        self._ended = False
+        self.closing = False  # a close frame was sent, or the end was: nothing may follow it
+
+    def put(self, frames: bytes) -> None:
+        if not self.closing:
+            self.closing = frames[0] == 0x88
+            self._outbox.put(frames)
+
+    def accept(self) -> None:
+        self._outbox.unread(self._early)
+        self._accepted.set()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        if self._head:
+            await trio.lowlevel.checkpoint()
+            head, self._head = self._head, b""
+            return head
+        await self._accepted.wait()
+        if self._ended:
+            raise trio.ClosedResourceError
+        return await self._outbox.receive_some(max_bytes)
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await trio.lowlevel.checkpoint()
+        self.put(bytes(data))
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        self._ended = True
+        await trio.lowlevel.checkpoint()
+
+
+class Frames(Connection):
+    """The client's frames as trio-websocket's reader takes them; without empty pieces, of which it would keep any number."""
+
+    def events(self) -> Generator[Event, None, None]:
+        for event in super().events():
+            if not isinstance(event, Message) or event.data or event.message_finished:
+                yield event
+
+
 class WebSocketLink:
     """One WebSocket client whose handshake is done.
 
     Args:
-        max_message_bytes: of one message of the client; in characters if it is a text that came uncompressed.
-        compression: what was agreed on; None: nothing is compressed.
-        memories: of the server's compressors.
+        ws: reads the client's messages.
+        frames: what ``ws`` has them from; its state says who has closed.
+        deflate: None: nothing that is sent is compressed.
+        max_message_bytes: of one message of the client, for whoever exceeds it.
     """
 
     def __init__(
-        self, outbox: Outbox, *, max_message_bytes: int, compression: Agreement | None, memories: Memories
+        self,
+        outbox: Outbox,
+        wire: Wire,
+        ws: WebSocketConnection,
+        frames: Frames,
+        *,
+        deflate: Deflate | None,
+        max_message_bytes: int,
     ) -> None:
-        self._outbox, self._max_message_bytes = outbox, max_message_bytes
-        self.room = outbox.room
+        self._wire, self._ws, self._frames = wire, ws, frames
+        self._deflate, self._max_message_bytes = deflate, max_message_bytes
+        self.room, self._flush = outbox.room, outbox.flush
         self.gone_code: int | None = None
-        self._closing = False  # a close frame was sent, or the end was: nothing may follow it
-        self._ended = False  # nothing more is read
-        self._parts: list[str | bytes] = []
-        self._size = 0
-        self._deflate: Deflate | None = None
-        self._read_bytes = RECEIVE_BYTES
-        inflate: list[Inflate] = []
-        if compression is not None:
-            self._read_bytes = DEFLATED_RECEIVE_BYTES
-            self._deflate = Deflate(compression.server_bits, compression.server_keeps, memories)
-            inflate = [
-                Inflate(
-                    keeps_window=compression.client_keeps,
-                    max_bytes=max_message_bytes,
-                    whole=True,
-                    bits=compression.client_bits,
-                )
-            ]
-        self._protocol = Connection(ConnectionType.SERVER, [*inflate])
 
     async def __aiter__(self) -> AsyncIterator[str]:
-        while (message := await self._receive()) is not None:
+        while True:
+            try:
+                message = await self._ws.get_message()
+            except ConnectionClosed as exc:
+                self._hear_end(exc)
+                return
             if isinstance(message, str):
                 yield message
             else:
                 self.put((BINARY_REFUSED,))
 
-    async def _receive(self) -> str | bytes | None:
-        """The next whole message, or None at the end. Answers what is to be answered at once."""
-        while not self._ended:
-            await trio.lowlevel.checkpoint()  # a read may hold many small frames, and they hold up nobody
-            match next(self._protocol.events(), None):
-                case None:
-                    await self._read()
-                case TextMessage() | BytesMessage() as part:
-                    self._size += len(part.data)
-                    if self._size > self._max_message_bytes:
-                        self._break_off(CloseReason.MESSAGE_TOO_BIG)
-                        return None
-                    if part.data:
-                        self._parts.append(part.data if isinstance(part.data, str) else bytes(part.data))
-                    if part.message_finished:
-                        parts, self._parts, self._size = self._parts, [], 0
-                        return "".join(parts) if isinstance(part, TextMessage) else b"".join(parts)  # type: ignore[arg-type]
-                case Ping() as ping:
-                    self._send(self._protocol.send(ping.response()) if not self._closing else b"")
-                case CloseConnection() as close:
-                    self._hear_close(close)
-        return None
-
-    async def _read(self) -> None:
-        try:
-            received = await self._outbox.receive_some(self._read_bytes)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            received = b""
-        if received:
-            self._protocol.receive_data(bytes(received))
-        else:
-            self._ended = True
-
-    def _hear_close(self, close: CloseConnection) -> None:
-        """A close frame of the client's, or, where its state does not say so, the end that wsproto makes of a violation."""
-        if self._protocol.state not in (ConnectionState.REMOTE_CLOSING, ConnectionState.CLOSED):
-            self._break_off(close.code, close.reason or "")
-            return
-        self._ended = True
-        self.gone_code = int(close.code)
-        if not self._closing:
-            answer = (
-                b"\x88\x00" if close.code == CloseReason.NO_STATUS_RCVD else close_frame(close.code, close.reason or "")
-            )
-            self._send(answer)
-
-    def _break_off(self, code: int, reason: str = "") -> None:
-        """Read no further: what the client sends breaks the rules, or our bound."""
-        self._ended = True
-        self._parts = []
-        if code == CloseReason.MESSAGE_TOO_BIG:
-            reason = f"a message is larger than the {self._max_message_bytes} bytes that are allowed"
-        self.say_goodbye(code, reason)
+    def _hear_end(self, exc: ConnectionClosed) -> None:
+        """A close frame of the client's, or the end that is made of a violation or of the network's failure."""
+        code = exc.reason.code if exc.reason is not None else ABNORMAL
+        reason = (exc.reason.reason if exc.reason is not None else None) or ""
+        if self._frames.state is ConnectionState.CLOSED:
+            self.gone_code = int(code)
+        elif code == CloseReason.MESSAGE_TOO_BIG:
+            self.say_goodbye(code, f"a message is larger than the {self._max_message_bytes} bytes that are allowed")
+        elif code != ABNORMAL:
+            self.say_goodbye(code, reason)
 
     def put(self, data: tuple[bytes, ...]) -> None:
         """One write for all: server frames are unmasked, so we can make them ourselves."""
-        if self._closing:
+        if self._wire.closing:
             return
         if self._deflate is None:
             frames = [text_frame(payload) for payload in data]
@@ -183,17 +197,12 @@ class WebSocketLink:
             for payload in data:
                 body = self._deflate.message(payload)
                 frames.append(text_frame(payload) if body is None else text_frame(body, compressed=True))
-        self._outbox.put(b"".join(frames))
-
-    def _send(self, frame: bytes) -> None:
-        if frame and not self._closing:
-            self._closing = frame[0] == 0x88
-            self._outbox.put(frame)
+        self._wire.put(b"".join(frames))
 
     def say_goodbye(self, code: int, reason: str) -> None:
         """Send a close frame, unless one was sent."""
         with contextlib.suppress(SlowClient):
-            self._send(close_frame(code, reason))
+            self._wire.put(close_frame(code, reason))
 
     def forget(self) -> None:
         """Give back what compression holds: nothing more is sent."""
@@ -203,14 +212,14 @@ class WebSocketLink:
     async def aclose(self, code: int, reason: str) -> None:
         """Say goodbye and wait for the client's; with ``ABNORMAL`` just let the connection die after what was sent."""
         if code == ABNORMAL:
-            self._closing = True
-            await self._outbox.flush()
+            self._wire.closing = True
+            await self._flush()
             return
         self.say_goodbye(code, reason)
-        await self._outbox.flush()
-        with trio.move_on_after(CLOSE_S):
-            while await self._receive() is not None:  # what was on its way before the client's answer
-                pass
+        await self._flush()
+        with trio.move_on_after(CLOSE_S), contextlib.suppress(ConnectionClosed):
+            while True:  # what was on its way before the client's answer
+                await self._ws.get_message()
 
 
 def compression_for(service: Service, outbox: Outbox, headers: Headers) -> Agreement | None:
@@ -219,6 +228,20 @@ def compression_for(service: Service, outbox: Outbox, headers: Headers) -> Agree
     if setting == "off" or (setting == "auto" and ((peer := outbox.peer) is None or is_loopback(peer))):
         return None
     return agree(headers.get("sec-websocket-extensions", ""))
+
+
+def halves_of(compression: Agreement | None, service: Service) -> tuple[Frames, Deflate | None]:
+    """What reads the client's frames, and what compresses the server's messages, as agreed on."""
+    if compression is None:
+        return Frames(ConnectionType.SERVER), None
+    inflate = Inflate(
+        keeps_window=compression.client_keeps,
+        max_bytes=service.settings.max_message_bytes,
+        whole=True,
+        bits=compression.client_bits,
+    )
+    deflate = Deflate(compression.server_bits, compression.server_keeps, service.memories)
+    return Frames(ConnectionType.SERVER, [inflate]), deflate
 
 
 async def serve_websocket(
@@ -230,37 +253,48 @@ async def serve_websocket(
         key: of the handshake.
         early: bytes that came behind the handshake request.
     """
+    # The library gets a request of our own making: it needs nothing of the client's but the key, and sees no secret.
+    head = (
+        "GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n\r\n"
+    )
     settings = service.settings
     compression = compression_for(service, outbox, headers)
-    lines = [
-        "HTTP/1.1 101 Switching Protocols",
-        "Upgrade: WebSocket",
-        "Connection: Upgrade",
-        f"Sec-WebSocket-Accept: {generate_accept_token(key.encode()).decode()}",
-        f"x-request-id: {request_id()}",
-    ]
+    extra_headers = [(b"x-request-id", request_id().encode())]
     if compression is not None:
-        lines.append(f"Sec-WebSocket-Extensions: {compression.header}")
+        extra_headers.append((b"Sec-WebSocket-Extensions", compression.header.encode()))
     if settings.max_message_bytes < CODEX_MESSAGE_BYTES:
-        lines.append(f"x-codex-websocket-max-message-bytes: {settings.max_message_bytes}")
+        extra_headers.append((b"x-codex-websocket-max-message-bytes", b"%d" % settings.max_message_bytes))
+    frames, deflate = halves_of(compression, service)
+    wire = Wire(outbox, head.encode("latin-1"), early)
     try:
-        outbox.put("\r\n".join([*lines, "\r\n"]).encode())
-        outbox.unread(early)
-        link = WebSocketLink(
-            outbox,
-            max_message_bytes=settings.max_message_bytes,
-            compression=compression,
-            memories=service.memories,
-        )
-        opened = service.opened(headers, transport="websocket", owner=owner, dialect=dialect_of(headers))
-        try:
-            await service.run(link, opened)
-        except* Exception:
-            logger.exception("session crashed")
-            await link.aclose(1011, "internal error")
-        finally:
-            link.say_goodbye(1001, "server is shutting down")  # cut off by the grace deadline
-            link.forget()
+        async with trio.open_nursery() as library:
+            request = await wrap_server_stream(
+                library,
+                wire,
+                message_queue_size=QUEUED_MESSAGES,
+                max_message_size=settings.max_message_bytes,
+                receive_buffer_size=RECEIVE_BYTES,
+            )
+            ws = await request.accept(extra_headers=extra_headers)
+            # The one private name: what the library reads from. No byte behind the handshake has been read yet.
+            ws._wsproto.connection = frames
+            wire.accept()
+            link = WebSocketLink(
+                outbox, wire, ws, frames, deflate=deflate, max_message_bytes=settings.max_message_bytes
+            )
+            opened = service.opened(headers, transport="websocket", owner=owner, dialect=dialect_of(headers))
+            try:
+                await service.run(link, opened)
+            except* Exception:
+                logger.exception("session crashed")
+                await link.aclose(1011, "internal error")
+            finally:
+                link.say_goodbye(1001, "server is shutting down")  # cut off by the grace deadline
+                link.forget()
+            library.cancel_scope.cancel()
+    except* NETWORK_ERRORS:
+        pass  # the client left in a way that the library's reader does not expect
     except* SlowClient as group:
         logger.warning("client dropped: %s", group.exceptions[0])
     await outbox.linger()

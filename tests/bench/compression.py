@@ -39,7 +39,7 @@ from turntape.replay.fixture import Fixture
 from turntape.replay.verify import verify
 from turntape.transport import compression
 from turntape.transport.compression import Deflate, Inflate, Memories
-from turntape.transport.websocket import DEFLATED_RECEIVE_BYTES
+from turntape.transport.websocket import RECEIVE_BYTES
 
 SCRIPT = """
 models = ["lab-model"]
@@ -186,7 +186,7 @@ def longest_step(n_repeats: int) -> None:
     """How long one read of a bomb takes."""
     compressor = zlib.compressobj(9, wbits=-15)
     head = compressor.compress(b" " * (1 << 20)) + compressor.flush(zlib.Z_FULL_FLUSH)
-    frame = masked(1, head * 100, rsv=0x40)[:DEFLATED_RECEIVE_BYTES]
+    frame = masked(1, head * 100, rsv=0x40)[:RECEIVE_BYTES]
     times, n = [], 0
     for _ in range(n_repeats):
         inflate = Inflate(keeps_window=True, max_bytes=1 << 26, whole=True)

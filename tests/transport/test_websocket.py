@@ -6,11 +6,12 @@ import hashlib
 import pytest
 import trio
 import trio.testing
+import wsproto.events
 from serving import HELLO, KEY, Model, Server, WebSocket, create, endless, masked
 
-from turntape.core.seam import ClientText, Finish, Limits, Text
+from turntape.core.seam import ClientGone, ClientText, Finish, Limits, Text
 from turntape.transport.server import ServerSettings
-from turntape.transport.websocket import close_frame, dialect_of, text_frame
+from turntape.transport.websocket import Frames, close_frame, dialect_of, text_frame
 
 SECRET = "sk-secret-of-the-test"
 
@@ -125,6 +126,45 @@ async def test_a_low_bound_is_announced(nursery, autojump_clock):
     assert b"x-codex-websocket-max-message-bytes: 1000" in ws.head
     await ws.send(masked(1, b"x" * 1001))
     assert await ws.closed() == 1009
+
+
+@pytest.mark.parametrize(
+    ("frame", "code"),
+    [
+        (masked(8, b"\x03\xe9"), 1001),
+        (masked(8, b"\x03\xf1"), 1009),
+        (masked(8, b""), 1005),
+        (masked(1, b"x" * 1001), None),
+        (b"\x81\x05hello", None),
+    ],
+    ids=["1001", "1009", "no code", "too large", "violation"],
+)
+async def test_the_code_that_a_session_hears_is_the_clients(nursery, autojump_clock, frame, code):
+    """``ClientGone`` has the code of the client's close frame, and none where it is the server that has closed."""
+    heard = []
+
+    class Spy:
+        closed, deadline = False, float("inf")
+
+        def receive(self, event, *, now):
+            heard.append(event)
+            self.closed = isinstance(event, ClientGone)
+            return []
+
+    ws = await Server(nursery, Model(), ServerSettings(max_message_bytes=1000), new_session=Spy).websocket()
+    await ws.send(frame)
+    await ws.closed()
+    await trio.testing.wait_all_tasks_blocked()
+    assert heard[-1] == ClientGone(code)
+
+
+def test_empty_pieces_of_a_message_are_not_kept():
+    """A client that sends empty pieces without end takes no memory: they go no further than the frames' reader."""
+    frames = Frames(wsproto.ConnectionType.SERVER)
+    frames.receive_data(masked(1, b"", fin=False) + masked(0, b"", fin=False) * 100 + masked(9, b"p") + masked(0, b""))
+    ping, message = frames.events()
+    assert ping == wsproto.events.Ping(payload=b"p")
+    assert isinstance(message, wsproto.events.TextMessage) and message.message_finished
 
 
 async def test_a_message_of_the_very_bound_is_taken(nursery, autojump_clock):
