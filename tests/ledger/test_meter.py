@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
 from attrs import define, field
@@ -10,6 +11,7 @@ from serving import Model, Server, endless, masked
 
 from turntape.core.seam import Arguments, Finish, Text, ToolCall, Usage
 from turntape.transport.backends.base import BackendError
+from turntape.transport.ledger.meter import PRODUCT
 from turntape.transport.ledger.record import UsageRecord
 from turntape.transport.memory_store import MemoryStore
 from turntape.transport.router import ANY, Route, Router, RouteTable, Upstream
@@ -245,3 +247,19 @@ async def test_the_record_names_the_backend_that_answered(nursery, autojump_cloc
     await ws.until("response.completed")
     [record] = records
     assert (record.model, record.backend, record.upstream_model) == ("asked", "second", "its-name")
+
+
+@pytest.mark.parametrize(
+    ("user_agent", "agent"),
+    [
+        ("codex_exec/0.171.0 (Debian 12.0.0; x86_64) dumb", "codex_exec/0.171.0"),
+        ("OpenAI/Python 3.57.0", "OpenAI/Python 3.57.0"),
+        ("a/1 sk-proj-0123456789abcdefghij", "a/1"),
+        ("a/sk-proj-0123456789abcdefghijklmnop", ""),
+        ("", ""),
+    ],
+)
+def test_of_a_user_agent_only_the_program_and_its_version_are_kept(user_agent: str, agent: str) -> None:
+    """Whatever stands behind them may be a key."""
+    found = PRODUCT.match(user_agent)
+    assert (found[0] if found else "") == agent

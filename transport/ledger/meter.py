@@ -1,6 +1,7 @@
 """Follows one session's events and effects, and makes one record of each response at its end."""
 
 import logging
+import re
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -28,6 +29,9 @@ from .record import UsageRecord
 from .served import Served
 
 logger = logging.getLogger(__name__)
+
+PRODUCT = re.compile(r"[A-Za-z][\w.-]{0,31}/[\w.+-]{1,24}(?=\s|$)(?: \d[\d.]{0,15}(?=\s|$))?")
+"""What a User-Agent begins with: a program and its version. What else stands there may be anything, a key too."""
 
 ENDS = (b'{"type":"response.completed"', b'{"type":"response.incomplete"', b'{"type":"response.failed"')
 PARKS = b'{"type":"response.done"'
@@ -232,7 +236,7 @@ class Meter:
             UsageRecord(
                 at=round(opened.wall + self._now, 6),
                 owner=opened.owner,
-                agent=opened.agent,
+                agent=product[0] if (product := PRODUCT.match(opened.agent)) else "",
                 transport=opened.transport,
                 dialect=opened.dialect,
                 response_id=answer.response_id,

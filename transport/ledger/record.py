@@ -17,7 +17,7 @@ class UsageRecord:
     Attributes:
         at: its end, seconds since 1970, UTC.
         owner: the label of the client's key; "" where no key is asked for.
-        agent: the client's User-Agent.
+        agent: program and version that the client's User-Agent begins with.
         response_id: "" if the backend refused the request, and for a sum.
         model: as it was asked for.
         backend: who answered, as the configuration names it; "" if nobody was asked.
